@@ -38,7 +38,7 @@ pub fn all() -> Vec<Case> {
         // few channels have no partial sums over ranges of them
         let sizes = Sizes::of(&[('B', 1), ('D', 320), ('L', 256), ('N', 16)]);
         let many = Case { sizes, backward: true, detail: ", many channels", ..forward.clone() };
-        let many = (ops::name(op) == "selective_scan").then_some(many);
+        let many = (op.signature.name == "selective_scan").then_some(many);
         [Some(forward), backward, many]
     };
     ops::all().flat_map(passes).flatten().collect()
@@ -72,7 +72,7 @@ pub fn of_other_numbers() -> Vec<OtherNumbers> {
 impl Case {
     /// The operation's name.
     pub fn op(&self) -> &'static str {
-        ops::name(self.op)
+        self.op.signature.name
     }
 
     /// `forward`, `backward`, or `step` for one-step updates, and what sets the case apart from others.

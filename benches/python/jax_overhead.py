@@ -64,7 +64,7 @@ def calls():
             lambda x, dt, A, B, C, more: statescan.selective_scan(x, dt, A, B, C, **more, dt_softplus=True),
             (x, x, A, B, B, everything),
         ),
-        "ssd": (statescan.ssd, (real(1, 2, 8, 4), real(1, 2, 8), -abs(real(2)), real(1, 8, 2), real(1, 8, 2))),
+        "ssd": (statescan.ssd, (real(1, 8, 2, 4), real(1, 8, 2), -abs(real(2)), real(1, 8, 2), real(1, 8, 2))),
         "simplified_scan_fn": (statescan.simplified_scan_fn, (x, B, poles, real(2, 4), real(4, 2))),
         "linear_scan": (statescan.linear_scan, (x, x)),
         "causal_conv1d": (statescan.causal_conv1d, (x, real(4, 4))),

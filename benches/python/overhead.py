@@ -35,7 +35,7 @@ def calls(device):
         return torch.randn(shape, device=device)
 
     x, A, B, D = real(1, 4, 8), -real(4, 2).abs(), real(1, 2, 8), real(4)
-    heads, heads_dt, decays, maps = real(1, 2, 8, 4), real(1, 2, 8), -real(2).abs(), real(1, 8, 2)
+    heads, heads_dt, decays, maps = real(1, 8, 2, 4), real(1, 8, 2), -real(2).abs(), real(1, 8, 2)
     state, step, b, weight, inputs = real(1, 4, 2), real(1, 4), real(1, 2), real(4, 4), real(1, 4, 4)
     poles, b_map, c_map = torch.complex(-real(2).abs(), real(2)), real(2, 4), real(4, 2)
     return {
@@ -88,7 +88,7 @@ def training(device, dim, seqlen, dstate, context):
     A, B, C = leaf(dim, dstate), leaf(1, dstate, seqlen), leaf(1, dstate, seqlen)
     D, bias, state, weight = leaf(dim), leaf(dim), leaf(1, dim, dstate), leaf(dim, 4)
     options = {"z": z, "dt_bias": bias, "dt_softplus": True}
-    heads, heads_dt, decays, b, c = leaf(1, 2, 8, 4), leaf(1, 2, 8), leaf(2), leaf(1, 8, 2), leaf(1, 8, 2)
+    heads, heads_dt, decays, b, c = leaf(1, 8, 2, 4), leaf(1, 8, 2), leaf(2), leaf(1, 8, 2), leaf(1, 8, 2)
     calls = {
         "selective_scan": (statescan.selective_scan, (x, dt, A, B, C), {}),
         "selective_scan, all options": (statescan.selective_scan, (x, dt, A, B, C, D, state), options),

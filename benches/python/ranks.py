@@ -84,7 +84,7 @@ def ssd(args, length, device, dtype):
     heads = args.dim // 64
     A = -torch.linspace(1.0, 16.0, heads, device=device)
     maps = [(normal(1, length, 128), 1) for _ in range(2)]
-    timed = [(normal(1, heads, length, 64), 2), (uniform(1, heads, length).float(), 2)]
+    timed = [(normal(1, length, heads, 64), 1), (uniform(1, length, heads).float(), 1)]
     return Operation(statescan.ssd, [*timed, (A, None), *maps])
 
 

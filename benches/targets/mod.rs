@@ -82,7 +82,7 @@ pub struct TargetArgs {
 /// # Errors
 /// An unknown operation, no GPU, those of the operations, and a line that cannot be written.
 pub fn measure_all(args: &TargetArgs, out: &mut impl Write) -> Result<bool, Failure> {
-    let only = args.op.as_deref().map(ops::find).transpose()?.map(ops::name);
+    let only = args.op.as_deref().map(ops::find).transpose()?.map(|op| op.signature.name);
     let mut gpu = args.cuda.map(cuda::Bench::new).transpose()?;
     let listed = if gpu.is_some() { cuda::all() } else { list::all() };
     let of_op = |target: &Target| only.is_none_or(|op| op == target.run.op);

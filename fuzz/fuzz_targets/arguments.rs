@@ -10,7 +10,7 @@ use statescan::ops::signature::{Choice, Role};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec, Level};
 use statescan_cases::call::Call;
-use statescan_cases::ops::{self, LAYOUT, Options};
+use statescan_cases::ops::{self, Options};
 use statescan_cases::pass::{self, Planned};
 use statescan_cases::rng::Rng;
 use statescan_cases::tensors::Tensors;
@@ -88,10 +88,6 @@ fn options(u: &mut Unstructured<'_>, op: &'static Operation) -> Result<Options> 
             options.insert(setting.name.to_string(), option(u, &setting.choice)?);
         }
     }
-    let layouts = ops::layouts(op);
-    if !layouts.is_empty() && u.arbitrary()? {
-        options.insert(LAYOUT.to_string(), json!(u.choose(&layouts)?.0));
-    }
     Ok(options)
 }
 
@@ -100,7 +96,6 @@ fn call(u: &mut Unstructured<'_>) -> Result<Option<Call>> {
     let all: Vec<_> = ops::all().collect();
     let op = *u.choose(&all)?;
     let options = options(u, op)?;
-    let op = ops::laid_out(op, &options);
     let mut call = Call { options, ..Call::new(op) };
     let (complex, mut sizes): (bool, _) = (u.ratio(1, 3)?, BTreeMap::new());
     for argument in ops::arguments(op) {

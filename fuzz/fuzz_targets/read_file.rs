@@ -20,11 +20,10 @@ macro_rules! vectors {
     };
 }
 
-static VECTORS: [&[u8]; 9] = vectors![
+static VECTORS: [&[u8]; 8] = vectors![
     "selective_scan_complex",
     "selective_scan_packed",
     "selective_scan_seq_idx",
-    "ssd_heads_first",
     "ssd_own_decay_step",
     "linear_scan_complex",
     "causal_conv1d_update",

@@ -74,10 +74,8 @@ class Rows:
         """(batch, seqlen, count)."""
     def timed(self, first: int, count: int) -> Part:
         """(batch, count, seqlen)."""
-    def heads(self, first: int, nheads: int, headdim: int) -> Part:
-        """(batch, nheads, seqlen, headdim)."""
-    def groups(self, first: int, ngroups: int, dstate: int) -> Part:
-        """(batch, seqlen, ngroups, dstate)."""
+    def groups(self, first: int, groups: int, width: int) -> Part:
+        """(batch, seqlen, groups, width)."""
 
 class Described:
     """A tensor that is not there yet, by the name of its type and its shape, among the inputs of `plan` and `scratch`."""

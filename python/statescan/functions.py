@@ -159,7 +159,6 @@ def ssd(
     chunk_size=128,
     D=None,
     initial_state=None,
-    causal_mask=None,
     *,
     z=None,
     dt_bias=None,
@@ -173,28 +172,25 @@ def ssd(
 ):
     """Mamba-2's scan (SSD): the recurrence of the selective scan with one decay for each head, as matrix products.
 
-    Tensors may have any strides: a model's (batch, seqlen, nheads, headdim) goes in as ``x.transpose(1, 2)``, without a copy.
-
     Args:
-        x: (batch, nheads, seqlen, headdim).
-        dt: (batch, nheads, seqlen).
+        x: (batch, seqlen, nheads, headdim).
+        dt: (batch, seqlen, nheads).
         A: (nheads,).
         B, C: (batch, seqlen, dstate) or (batch, seqlen, ngroups, dstate).
         chunk_size: a hint, at least 1; any sequence length goes with any chunk size.
         D: (nheads,) or (nheads, headdim), skip.
-        initial_state: (batch, nheads, dstate, headdim).
-        causal_mask: (Q, Q), ones on and below the diagonal; checked, not needed.
+        initial_state: (batch, nheads, headdim, dstate).
         z: as x, gate.
         dt_a: as dt, a step of its own for the decay ``exp(dt_a A)``, used as it is. With A = 1 it is the decay's logarithm: gated
             linear attention is ``ssd(v, ones, ones, k, q, dt_a=log_decay)``.
         dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx, context: as in `selective_scan`; dt_bias is (nheads,), and
-            states of packed sequences are (sequences, nheads, dstate, headdim) or (batch, sequences, nheads, dstate, headdim).
+            states of packed sequences are (sequences, nheads, headdim, dstate) or (batch, sequences, nheads, headdim, dstate).
 
     Returns:
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
-        `selective_state_update` goes on from it, with its last two axes exchanged.
+        `selective_state_update` goes on from it.
     """
-    tensors = (x, dt, A, B, C, D, z, dt_bias, dt_a, initial_state, cu_seqlens, seq_idx, causal_mask)
+    tensors = (x, dt, A, B, C, D, z, dt_bias, dt_a, initial_state, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
     return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse), context)
 
@@ -233,7 +229,7 @@ def simplified_scan(
         y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, shaped as the initial state, complex.
         Both are complex128 where u is float64 or complex128. Otherwise the state is complex64, and so is y.
     """
-    tensors = (u, delta, A, B, C, deltaA, initial_state, cu_seqlens, seq_idx)
+    tensors = (u, delta, A, B, C, None, deltaA, initial_state, cu_seqlens, seq_idx)
     y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse), context)
     return (y, last_state) if return_last_state else y
 
@@ -374,9 +370,9 @@ def selective_state_update(
 ):
     """One step of `selective_scan` or of `ssd`; `state` is changed in place.
 
-    After `ssd` the state is its final state as ``final_state.transpose(-1, -2)``, which is changed where it lies. What `ssd` has
-    once for a head is expanded here, without a copy: ``dt[..., None].expand(-1, -1, headdim)``,
-    ``A[:, None, None].expand(-1, headdim, dstate)``, ``D[:, None].expand(-1, headdim)`` and dt_bias alike.
+    After `ssd` the state is its final state. What `ssd` has once for a head is expanded here, without a copy:
+    ``dt[..., None].expand(-1, -1, headdim)``, ``A[:, None, None].expand(-1, headdim, dstate)``,
+    ``D[:, None].expand(-1, headdim)`` and dt_bias alike.
 
     Args:
         state: (batch, dim, dstate) or (batch, nheads, headdim, dstate); complex where A is. Its type is kept.
@@ -427,7 +423,7 @@ def simplified_state_update(
         the new state, a copy.
     """
     tensors = (u, delta, A, B, C, D, deltaA, state_batch_indices)
-    return _step(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, D is not None, conj_sym))
+    return _step(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, conj_sym))
 
 
 def causal_conv1d_update(x, conv_state, weight, bias=None, *, activation=None, cache_seqlens=None, conv_state_indices=None):

@@ -44,7 +44,7 @@ class Result:
     # ("of", [argument]), ("first", [argument, other]) for the first that is given, ("promoted", [argument, other]) or
     # ("carried", [arguments]): the type of states
     dtype: tuple[str, list[str]]
-    # ("never", []), ("always", []), ("as", [arguments]) or ("unless", [flag])
+    # ("never", []), ("always", []), ("as", [arguments]) or ("without", [argument])
     complex: tuple[str, list[str]]
 
 
@@ -131,12 +131,12 @@ class Operation:
         names = [self.sizes.get(letter, letter) for letter in layout]
         return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
-    def is_complex(self, rule, new, tensors, options):
+    def is_complex(self, rule, new, tensors):
         kind, names = rule
         if kind == "as":
             return any(new.is_complex(self._named(name, tensors)) for name in names)
-        if kind == "unless":
-            return not options[self.option(names[0])]
+        if kind == "without":
+            return self._named(names[0], tensors) is None
         return kind == "always"
 
     def _state_shape(self, result, sizes, tensors):
@@ -158,22 +158,20 @@ class Operation:
 
     def results(self, new, *arguments):
         """Room for the results."""
-        tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
+        tensors = arguments[: len(self.arguments)]
         sizes = self.sizes_of(tensors)
         return tuple(
-            self._result(result, new, sizes, tensors, options)
-            for result, is_made in zip(self.outputs, self.made(tensors))
-            if is_made
+            self._result(result, new, sizes, tensors) for result, is_made in zip(self.outputs, self.made(tensors)) if is_made
         )
 
     def made(self, tensors):
         """Whether each result is made: not one that goes with an argument that is None."""
         return tuple(r.beside is None or self._named(r.beside, tensors) is not None for r in self.outputs)
 
-    def _result(self, result, new, sizes, tensors, options):
+    def _result(self, result, new, sizes, tensors):
         rule, names = result.dtype
         beside = self._named(names[0], tensors)
-        is_complex = self.is_complex(result.complex, new, tensors, options)
+        is_complex = self.is_complex(result.complex, new, tensors)
         if rule == "promoted":
             return new.like(self._named(result.like, tensors), promoted_with=beside)
         if rule == "first":
@@ -190,11 +188,11 @@ class Operation:
         """Room for saved states: no fewer than are saved, however time divides into sequences. None if none are saved."""
         if self.saves is None:
             return None
-        tensors, options = arguments[: len(self.arguments)], arguments[len(self.arguments) :]
+        tensors = arguments[: len(self.arguments)]
         sizes, saves = self.sizes_of(tensors), self.saves
         if not saves["on_cuda"] and tensors[0].device.type == "cuda":
             return new.state((0,), tensors[0], False)
-        numbers = 2 if self.is_complex(saves["complex"], new, tensors, options) else 1
+        numbers = 2 if self.is_complex(saves["complex"], new, tensors) else 1
         for letter in saves["layout"]:
             size = sizes[letter]
             if letter == saves["padded"]:

@@ -30,8 +30,5 @@ def is_index(tensor):
 
 
 def chunk_scan(x, dt, A, B, C, D, chunk_size, z=None, initial_states=None, return_final_states=True, **options):
-    """The reference of Mamba-2's scan with heads behind time, and dstate behind headdim."""
-    state = None if initial_states is None else initial_states.transpose(-1, -2)
-    z = None if z is None else z.transpose(1, 2)
-    y, state = reference.ssd(x.transpose(1, 2), dt.transpose(1, 2), A, B, C, D=D, initial_state=state, z=z, **options)
-    return y.transpose(1, 2), state.transpose(-1, -2)
+    """The reference of Mamba-2's scan with the arguments of `mamba_chunk_scan_combined`."""
+    return reference.ssd(x, dt, A, B, C, D=D, initial_state=initial_states, z=z, **options)

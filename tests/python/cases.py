@@ -94,9 +94,8 @@ def ssd(batch=2, nheads=4, seqlen=83, headdim=3, dstate=5, groups=None):
     r = Random(2)
     maps = (batch, seqlen, dstate) if groups is None else (batch, seqlen, groups, dstate)
     return {
-        # a model's layout, seen with heads first
-        "x": r.real(batch, seqlen, nheads, headdim).transpose(1, 2),
-        "dt": r.step(batch, seqlen, nheads).transpose(1, 2),
+        "x": r.real(batch, seqlen, nheads, headdim),
+        "dt": r.step(batch, seqlen, nheads),
         "A": r.decay(nheads),
         "B": r.real(*maps),
         "C": r.real(*maps),
@@ -144,13 +143,13 @@ def all_cases():
     add("selective_scan_seq_idx", "selective_scan", scan, numbered, reverse=True)
 
     add("ssd", "ssd", ssd())
-    more = {"D": r.real(4), "initial_state": r.real(2, 4, 5, 3), "z": ssd()["x"].flip(0), "dt_bias": r.real(4)}
+    more = {"D": r.real(4), "initial_state": r.real(2, 4, 3, 5), "z": ssd()["x"].flip(0), "dt_bias": r.real(4)}
     add("ssd_everything", "ssd", ssd(groups=2), more, dt_softplus=True, dt_limit=(0.1, 1.5), chunk_size=16)
     add("ssd_skip_for_each_channel", "ssd", ssd(groups=1), {"D": r.real(4, 3)}, reverse=True)
-    packed = {"cu_seqlens": CU_SEQLENS, "initial_state": r.real(4, 4, 5, 3)}
+    packed = {"cu_seqlens": CU_SEQLENS, "initial_state": r.real(4, 4, 3, 5)}
     add("ssd_packed", "ssd", ssd(batch=1), packed)
     add("ssd_seq_idx", "ssd", ssd(), {"seq_idx": index.to(torch.int32)})
-    more = {"dt_a": Random(6).step(2, 4, 83), "dt_bias": Random(7).real(4)}
+    more = {"dt_a": Random(6).step(2, 83, 4), "dt_bias": Random(7).real(4)}
     add("ssd_own_decay_step", "ssd", ssd(groups=2), more, dt_softplus=True)
 
     for rule in ("bilinear", "zoh", "dirac"):

@@ -66,24 +66,6 @@ def pytest_report_header():
     return f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {cuda}"
 
 
-@pytest.fixture(params=["kernel", "fallback"])
-def with_and_without_kernel(request, monkeypatch):
-    """The drop-ins of SSD as they are here, and as on a device that has no kernel of it."""
-    from statescan import functions
-    from statescan.compat import fallback, mamba_ssm
-
-    def never(*arguments, **options):
-        raise AssertionError("the other way was chosen")
-
-    if request.param == "kernel":
-        monkeypatch.setattr(fallback, "ssd", never)
-    else:
-        monkeypatch.setattr(fallback, "warn", lambda device: None)
-        monkeypatch.setattr(mamba_ssm, "has_kernel", lambda op, tensor: False)
-        monkeypatch.setattr(functions, "ssd", never)
-    return request.param
-
-
 @pytest.fixture
 def vectors():
     """The folder of results that other implementations computed."""

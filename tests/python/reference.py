@@ -116,18 +116,21 @@ def ssd(
     chunk_size=128,
     D=None,
     initial_state=None,
-    causal_mask=None,
     *,
     z=None,
     dt_bias=None,
     dt_a=None,
     **options,
 ):
-    batch, nheads, seqlen, headdim = x.shape
+    *_, nheads, headdim = x.shape
 
     def channels(v):
-        """(batch, nheads, seqlen, headdim) as (batch, nheads * headdim, seqlen)"""
-        return v.transpose(2, 3).reshape(batch, nheads * headdim, seqlen)
+        """(batch, seqlen, nheads, headdim) as (batch, nheads * headdim, seqlen)"""
+        return v.flatten(2).transpose(1, 2)
+
+    def steps(v):
+        """(batch, seqlen, nheads) as (batch, nheads * headdim, seqlen)"""
+        return v.repeat_interleave(headdim, 2).transpose(1, 2)
 
     def expanded(v):
         """(nheads, ..) as (nheads * headdim, ..)"""
@@ -137,10 +140,10 @@ def ssd(
         return (M[:, :, None] if M.dim() == 3 else M).permute(0, 2, 3, 1)
 
     if initial_state is not None:
-        initial_state = initial_state.transpose(-1, -2).flatten(-3, -2)
+        initial_state = initial_state.flatten(-3, -2)
     y, state = selective_scan(
         channels(x),
-        dt.repeat_interleave(headdim, 1),
+        steps(dt),
         expanded(A)[:, None].expand(-1, B.shape[-1]),
         groups(B),
         groups(C),
@@ -148,11 +151,10 @@ def ssd(
         initial_state,
         z=None if z is None else channels(z),
         dt_bias=None if dt_bias is None else expanded(dt_bias),
-        deltaA=None if dt_a is None else dt_a.repeat_interleave(headdim, 1),
+        deltaA=None if dt_a is None else steps(dt_a),
         **options,
     )
-    y = y.unflatten(1, (nheads, headdim)).transpose(2, 3)
-    return y, state.unflatten(-2, (nheads, headdim)).transpose(-1, -2)
+    return y.transpose(1, 2).unflatten(2, (nheads, headdim)), state.unflatten(-2, (nheads, headdim))
 
 
 def simplified(

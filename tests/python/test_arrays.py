@@ -67,9 +67,9 @@ def test_numpy_every_function():
     complex_h, _ = statescan.linear_scan(numpy.full((2, 6, 20), 0.5j), x)
     assert complex_h.dtype == "complex128"
     heads, _ = statescan.ssd(
-        x[:, :, :, None], abs(x), -numpy.ones(6), x.transpose(0, 2, 1)[..., :3], x.transpose(0, 2, 1)[..., :3]
+        x.transpose(0, 2, 1)[..., None], abs(x).transpose(0, 2, 1), -numpy.ones(6), *[x.transpose(0, 2, 1)[..., :3]] * 2
     )
-    assert heads.shape == (2, 6, 20, 1)
+    assert heads.shape == (2, 20, 6, 1)
     a, b, c = -numpy.ones(4) + 1j, r.standard_normal((4, 6)) + 0j, r.standard_normal((6, 4)) + 0j
     y = statescan.simplified_scan_fn(x, numpy.ones(4), a, b, c)
     inner = statescan.s5_inner_fn(x, numpy.ones(4), a, b, c, numpy.zeros(6), conj_sym=False)

@@ -92,7 +92,6 @@ class TestMambaInner:
             mamba_ssm.mamba_inner_fn(**self.tensors(), checkpoint_lvl=2)
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
 class TestSplitConv1dScan:
     BATCH, SEQLEN, NHEADS, HEADDIM, NGROUPS, DSTATE, UNIT, OUT = 2, 21, 4, 3, 2, 5, 7, 6
     DIM = NHEADS * HEADDIM

@@ -59,7 +59,6 @@ def head_tensors():
     return {"dt": own.step(2, 9, 4), "A": own.decay(4), **{name: own.real(*size) for name, size in sizes.items()}}
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
 def test_chunk_scan():
     options = {"chunk_size": 4, "dt_softplus": True}
     agree(mamba_ssm.mamba_chunk_scan, references.ssd_chunk_scan_combined_ref, head_tensors(), **options)

@@ -99,7 +99,6 @@ class TestSimplifiedScan:
         torch.testing.assert_close(torch.stack(steps, -1), layer + matrix @ u)
 
 
-@pytest.mark.usefixtures("with_and_without_kernel")
 class TestChunkScan:
     BATCH, SEQLEN, NHEADS, HEADDIM, NGROUPS, DSTATE = 2, 37, 4, 3, 2, 5
 

@@ -135,26 +135,24 @@ def test_a_tensor_without_memory():
         statescan.selective_scan(torch.ones(2, 6, 20), x, x[0, :, :5], x[:, :5], x[:, :5])
 
 
-def test_heads_first_in_words():
-    """Errors of SSD speak of Python's layout."""
-    x, dt = zeros(2, 4, 20, 3), zeros(2, 4, 19)
-    with pytest.raises(ValueError, match=r"ssd: `dt` must have shape \(2, 4, 20\), got \(2, 4, 19\)"):
-        statescan.ssd(x, dt, zeros(4), zeros(2, 20, 5), zeros(2, 20, 5))
-    with pytest.raises(ValueError, match=r"ssd: `initial_state` must have shape \(2, 4, 5, 3\), got \(2, 4, 3, 5\)"):
-        maps = zeros(2, 20, 5)
-        statescan.ssd(x, zeros(2, 4, 20), zeros(4), maps, maps, initial_state=zeros(2, 4, 3, 5))
+def test_heads_before_time_in_words():
+    """Who calls SSD as `nkilib` has it is told what to do."""
+    maps = zeros(2, 20, 5)
+    with pytest.raises(ValueError, match="ssd: `x` has heads before time: exchange axes 1 and 2 of `x`, `dt`, `dt_a` and `z`"):
+        statescan.ssd(zeros(2, 4, 20, 3), zeros(2, 4, 20), zeros(4), maps, maps)
+    x, dt = zeros(2, 20, 4, 3), zeros(2, 20, 4)
+    with pytest.raises(ValueError, match=r"ssd: `dt` must have shape \(2, 20, 4\), got \(2, 19, 4\)"):
+        statescan.ssd(x, dt[:, 1:], zeros(4), maps, maps)
+    with pytest.raises(ValueError, match=r"ssd: `initial_state` must have shape \(2, 4, 3, 5\), got \(2, 4, 5, 3\)"):
+        statescan.ssd(x, dt, zeros(4), maps, maps, initial_state=zeros(2, 4, 5, 3))
     with pytest.raises(ValueError, match="ssd: `x` must have shape"):
-        statescan.ssd(zeros(2, 4, 20), dt, zeros(4), zeros(2, 20, 5), zeros(2, 20, 5))
+        statescan.ssd(dt, dt, zeros(4), maps, maps)
 
 
 def test_other_functions():
     x = zeros(2, 6, 20)
     for wrong, words in [
-        (lambda: statescan.ssd(x[..., None], x, zeros(6), zeros(2, 20, 5), zeros(2, 20, 5), chunk_size=0), "chunk_size"),
-        (
-            lambda: statescan.ssd(x[..., None], x, zeros(6), zeros(2, 20, 5), zeros(2, 20, 5), causal_mask=zeros(4, 4)),
-            "causal_mask",
-        ),
+        (lambda: statescan.ssd(x[..., None], x, zeros(20), zeros(2, 6, 5), zeros(2, 6, 5), chunk_size=0), "chunk_size"),
         (lambda: statescan.causal_conv1d(x, zeros(6, 9)), "weight"),
         (lambda: statescan.causal_conv1d(x, zeros(6, 1)), "weight"),
         (lambda: statescan.causal_conv1d(x, zeros(6, 4), activation="relu"), "activation"),

@@ -56,13 +56,13 @@ MODELS = {
         "dt_bias": r.real(256),
     },
     "ssd": lambda r: {
-        "x": r.real(2, 8, 700, 64),
-        "dt": r.step(2, 8, 700),
+        "x": r.real(2, 700, 8, 64),
+        "dt": r.step(2, 700, 8),
         "A": r.decay(8),
         "B": r.real(2, 700, 1, 128),
         "C": r.real(2, 700, 1, 128),
         "D": r.real(8),
-        "initial_state": r.real(2, 8, 128, 64),
+        "initial_state": r.real(2, 8, 64, 128),
     },
     "simplified_scan_fn": lambda r: {
         "u": r.complex(2, 128, 900),

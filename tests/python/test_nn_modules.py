@@ -51,10 +51,10 @@ def by_modules(layer, u):
     gate, value, z, xBC, dt = layer.in_proj(u).split([unit, unit, layer.d_ssm, layer.d_ssm + 2 * maps, layer.nheads], -1)
     xBC = silu(layer.conv1d(xBC.transpose(1, 2))[..., : u.shape[1]]).transpose(1, 2)
     x, B, C = xBC.split([layer.d_ssm, maps, maps], -1)
-    x, B, C = x.unflatten(-1, heads).transpose(1, 2), B.unflatten(-1, groups), C.unflatten(-1, groups)
+    x, B, C = x.unflatten(-1, heads), B.unflatten(-1, groups), C.unflatten(-1, groups)
     D = layer.D.unflatten(0, heads) if layer.D_has_hdim else layer.D
-    y, _ = reference.ssd(x, dt.transpose(1, 2), A, B, C, D=D, dt_bias=layer.dt_bias, dt_softplus=True)
-    y = y.transpose(1, 2).flatten(2)
+    y, _ = reference.ssd(x, dt, A, B, C, D=D, dt_bias=layer.dt_bias, dt_softplus=True)
+    y = y.flatten(2)
     y = layer.norm(y, z) if layer.rmsnorm else y * silu(z)
     return layer.out_proj(torch.cat([silu(gate) * value, y], -1))
 

@@ -98,7 +98,7 @@ def test_threads_give_the_same_bits(name):
 
 def test_layout_of_results_follows_the_input():
     case = CASES["ssd"]
-    y, _ = case()
+    y, _ = case(x=case.tensors["x"].transpose(1, 2).contiguous().transpose(1, 2))
     assert y.transpose(1, 2).is_contiguous()
 
 
@@ -111,11 +111,9 @@ def test_nothing_to_do(name, axis):
     def shortened(argument, tensor):
         if axis == "batch":
             return tensor[:0] if tensor.dim() > 2 or argument in ("initial_state",) else tensor
-        timed = {"B": 1, "C": 1} if case.op == "ssd" else {}
         if argument in ("A", "D", "dt_bias", "initial_state") or (argument in "BC" and tensor.dim() == 2):
             return tensor
-        time = timed.get(argument, 2 if case.op == "ssd" else -1)
-        return tensor.narrow(time, 0, 0)
+        return tensor.narrow(1 if case.op == "ssd" else -1, 0, 0)
 
     tensors = {n: shortened(n, t).clone().requires_grad_() for n, t in case.tensors.items()}
     y, state = case(**tensors)

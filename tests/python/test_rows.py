@@ -69,7 +69,7 @@ def test_channels_that_a_tensor_has_not(take):
     with pytest.raises(ValueError, match="12 channels has no 5 from 8 on"):
         getattr(rows, take)(8, 5)
     with pytest.raises(ValueError, match="12 channels"):
-        rows.heads(0, 2**62, 8)
+        rows.groups(0, 2**62, 8)
     with pytest.raises(ValueError, match="12 channels"):
         rows.groups(4, 3, 3)
 

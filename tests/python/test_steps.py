@@ -28,15 +28,15 @@ def selective(dtype, rule):
 
 def heads(dtype, rule):
     r = Random(2)
-    x, dt, A, D = r.real(2, 4, STEPS, 3).to(dtype), r.step(2, 4, STEPS), r.decay(4), r.real(4)
+    x, dt, A, D = r.real(2, STEPS, 4, 3).to(dtype), r.step(2, STEPS, 4), r.decay(4), r.real(4)
     B, C = r.real(2, STEPS, 2, 5), r.real(2, STEPS, 2, 5)
     y, last = statescan.ssd(x, dt, A, B, C, D=D)
     state = torch.zeros(2, 4, 3, 5, dtype=last.dtype)
     steps = [
         statescan.selective_state_update(
             state,
-            x[:, :, t],
-            dt[:, :, t, None].expand(-1, -1, 3),
+            x[:, t],
+            dt[:, t, :, None].expand(-1, -1, 3),
             A[:, None, None].expand(-1, 3, 5),
             B[:, t],
             C[:, t],
@@ -44,7 +44,7 @@ def heads(dtype, rule):
         )
         for t in range(STEPS)
     ]
-    return y, last, torch.stack(steps, 2), state.transpose(-1, -2)
+    return y, last, torch.stack(steps, 1), state
 
 
 def simplified(dtype, rule, real=False):

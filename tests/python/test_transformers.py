@@ -21,9 +21,6 @@ from models import (
     tokens,
     transformers,
 )
-from statescan.compat import fallback as without_kernel
-from statescan.compat import mamba_ssm
-from statescan.operations import SSD
 
 safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
 
@@ -146,31 +143,6 @@ def test_gradients_through_a_cache_that_goes_on(model, device, fallback):
     expected_logits, expected = run()
     close(logits, expected_logits, "logits")
     close_gradients(gradients, expected)
-
-
-@pytest.mark.parametrize("model", CHUNKED, indirect=True)
-def test_without_a_kernel(model, device, monkeypatch):
-    """As on a GPU that has no kernel of SSD: the drop-ins compute with PyTorch's operations."""
-
-    def everything():
-        model.eval()
-        with torch.no_grad():
-            logits = model(tokens(device)).logits
-        generated = model.generate(**padded(device), max_new_tokens=9, do_sample=False, eos_token_id=-1)
-        model.train()
-        return logits, generated, gradients_of(model, model(tokens(device), labels=tokens(device)).loss)
-
-    logits, generated, gradients = everything()
-    calls = []
-    own = without_kernel.ssd
-    monkeypatch.setattr(without_kernel, "warn", lambda device: None)
-    monkeypatch.setattr(without_kernel, "ssd", lambda *arguments, **options: calls.append("ssd") or own(*arguments, **options))
-    monkeypatch.setattr(mamba_ssm, "has_kernel", lambda op, tensor: op is not SSD)
-    again, generated_again, gradients_again = everything()
-    assert len(calls) >= 3
-    close(again, logits, "logits")
-    assert torch.equal(generated_again, generated)
-    close_gradients(gradients_again, gradients)
 
 
 @pytest.mark.parametrize("name", ["hf_mamba", "hf_mamba2"])

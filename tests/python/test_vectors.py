@@ -48,12 +48,9 @@ def selective_scan(tensors, args):
 
 def ssd(tensors, args):
     tensors = {RENAMED.get(n, n): t for n, t in tensors.items()}
-    heads_first = {n: tensors[n].transpose(1, 2) for n in ("x", "dt", "z") if n in tensors}
-    if "initial_state" in tensors:
-        heads_first["initial_state"] = tensors["initial_state"].transpose(-1, -2)
     options = {n: v for n, v in args.items() if n in ("chunk_size", "dt_softplus", "dt_limit")}
-    y, state = statescan.ssd(**{**tensors, **heads_first}, **options)
-    return {"y": y.transpose(1, 2), "final_state": state.transpose(-1, -2)}
+    y, state = statescan.ssd(**tensors, **options)
+    return {"y": y, "final_state": state}
 
 
 def simplified_scan(tensors, args):

@@ -34,13 +34,10 @@ impl Input {
     }
 }
 
-/// The option of an operation whose result can be real or complex.
-const REAL: &str = "real";
-
 /// An operation with its arguments.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The operation, in one of its layouts.
+    /// The operation.
     pub op: &'static Operation,
     /// Its arguments.
     pub inputs: Vec<Input>,
@@ -100,15 +97,7 @@ impl Call {
             }
         }
         options::read(self.op, &self.options, &mut bound.values)?;
-        if let Some(at) = signature.setting(REAL).filter(|_| !self.options.contains_key(REAL)) {
-            bound.values[at] = call::Value::Flag(self.asks_for_real());
-        }
         Ok(bound)
-    }
-
-    /// Whether something is given that belongs to a real result only.
-    fn asks_for_real(&self) -> bool {
-        self.options.contains_key("conj_sym") || self.input("D").is_some()
     }
 
     /// Copies the arguments to the executor's device.
@@ -131,7 +120,7 @@ impl Call {
             return Ok(());
         }
         let got: Vec<_> = self.inputs.iter().map(|i| format!("`{}`", i.given)).collect();
-        let (op, expected) = (ops::name(self.op), ops::shapes(argument));
+        let (op, expected) = (self.op.signature.name, ops::shapes(argument));
         Err(Error::Missing { op, argument: argument.name, expected, got: got.join(", ") })
     }
 
@@ -196,7 +185,7 @@ impl Call {
                 (true, ..) => old,
                 (_, true, DType::F64, _) => DType::Complex128,
                 (_, true, ..) => DType::Complex64,
-                (_, _, DType::BF16 | DType::F16, Role::Parameter | Role::State | Role::Hint) => DType::F32,
+                (_, _, DType::BF16 | DType::F16, Role::Parameter | Role::State) => DType::F32,
                 _ => dtype,
             };
             if new != old {

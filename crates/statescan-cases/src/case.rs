@@ -64,8 +64,8 @@ impl Description {
             (None, None) => Err(Error::NoOperation),
             (None, Some(op)) => Ok(op),
             (Some(name), None) => ops::find(name),
-            (Some(name), Some(op)) if name == ops::name(op) => Ok(op),
-            (Some(name), Some(op)) => Err(Error::OtherOperation { file: name.to_string(), asked: ops::name(op) }),
+            (Some(name), Some(op)) if name == op.signature.name => Ok(op),
+            (Some(name), Some(op)) => Err(Error::OtherOperation { file: name.to_string(), asked: op.signature.name }),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Case {
         let mut description = Description::parse(file.metadata.get("case"))?;
         description.complex.extend_from_slice(complex);
         let wanted: Options = description.args.iter().chain(options).map(|(k, v)| (k.clone(), v.clone())).collect();
-        let op = ops::laid_out(description.operation(asked)?, &wanted);
+        let op = description.operation(asked)?;
         let mut call = Call::new(op);
         call.set_all(&wanted)?;
         let (mut results, mut cotangents, mut gradients) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,7 +114,7 @@ impl Case {
         cotangents: Vec<(&'static str, String, Tensor)>,
         gradients: Vec<(&'static Argument, String, Tensor)>,
     ) -> Result<()> {
-        let op = ops::name(self.call.op);
+        let op = self.call.op.signature.name;
         let planned = pass::plan(&self.call, false)?;
         let fit = |name: &'static str, key: &str, buffer: Tensor| {
             let plan = planned.iter().find(|p| p.name == name);
@@ -171,7 +171,7 @@ fn check_inputs(call: &Call) -> Result<()> {
         let (got, index) = (input.buffer.dtype(), input.argument.role == Role::Index);
         if got.is_index() != index {
             let expected = if index { "i32 or i64" } else { "floating-point numbers" };
-            return Err(Error::DType { op: ops::name(call.op), argument: input.given.clone(), expected, got });
+            return Err(Error::DType { op: call.op.signature.name, argument: input.given.clone(), expected, got });
         }
     }
     Ok(())
@@ -214,18 +214,18 @@ fn fit_to(op: &'static str, key: &str, buffer: Tensor, shape: &[usize], complex:
 fn find_result(op: &Operation, name: &str) -> Result<&'static str> {
     let found = ops::results(op).find(|result| result.is_called(name));
     let known = || ops::results(op).map(|result| result.name).collect::<Vec<_>>().join(", ");
-    let unknown = || Error::UnknownName { op: ops::name(op), what: "result", got: name.to_string(), known: known() };
+    let unknown = || Error::UnknownName { op: op.signature.name, what: "result", got: name.to_string(), known: known() };
     found.map(|result| result.name).ok_or_else(unknown)
 }
 
 fn find_argument(op: &Operation, name: &str) -> Result<&'static Argument> {
     let known = || ops::arguments(op).map(|argument| argument.name).collect::<Vec<_>>().join(", ");
-    let unknown = || Error::UnknownName { op: ops::name(op), what: "argument", got: name.to_string(), known: known() };
+    let unknown = || Error::UnknownName { op: op.signature.name, what: "argument", got: name.to_string(), known: known() };
     ops::argument(op, name).ok_or_else(unknown)
 }
 
 fn add_input(call: &mut Call, given: &str, buffer: Tensor, complex: &[String]) -> Result<()> {
-    let (op, argument) = (ops::name(call.op), find_argument(call.op, given)?);
+    let (op, argument) = (call.op.signature.name, find_argument(call.op, given)?);
     if let Some(first) = call.input(argument.name) {
         let (first, second) = (first.given.clone(), given.to_string());
         return Err(Error::Twice { op, argument: argument.name, first, second });

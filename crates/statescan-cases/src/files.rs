@@ -83,7 +83,7 @@ pub fn write_case(
         }
     }
     let origin = format!("statescan {}", env!("CARGO_PKG_VERSION"));
-    let case = json!({"op": ops::name(call.op), "origin": origin, "complex": complex, "args": call.options});
+    let case = json!({"op": call.op.signature.name, "origin": origin, "complex": complex, "args": call.options});
     let metadata = BTreeMap::from([("case".to_string(), case.to_string())]);
     format::write_file(path, &entries, &metadata).map_err(not_written(path))
 }

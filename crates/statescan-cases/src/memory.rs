@@ -31,7 +31,7 @@ fn available_memory() -> Option<u64> {
 
 fn allocate(call: &Call, planned: &[Planned], limits: Limits) -> Result<Tensors> {
     let too_large = |plan: &Planned, got: String| Error::TooLarge {
-        op: ops::name(call.op),
+        op: call.op.signature.name,
         argument: plan.name.to_string(),
         got,
         limit: format!("{} bytes", limits.bytes),

@@ -1,26 +1,19 @@
 //! The operations by their names: what they take and give, from the library's signatures.
 //!
-//! An operation in place has its state among the arguments, and once more among the results. Another layout of an operation is not an
-//! operation of its own here: the option `layout` chooses it.
+//! An operation in place has its state among the arguments, and once more among the results.
 
 use crate::error::{Error, Result};
 use serde_json::Value;
+use statescan::ops::Operation;
 use statescan::ops::signature::{Argument, Complex};
-use statescan::ops::{Operation, Signature};
 use std::collections::BTreeMap;
 
 /// Options by name, as JSON values.
 pub type Options = BTreeMap<String, Value>;
 
-/// The option that chooses a layout.
-pub const LAYOUT: &str = "layout";
-
-/// The words of layouts, and what they add to the name of an operation.
-const LAYOUTS: [(&str, &str); 2] = [("time-first", ""), ("heads-first", "_heads_first")];
-
 /// Every operation.
 pub fn all() -> impl Iterator<Item = &'static Operation> {
-    Operation::ALL.iter().filter(|op| op.signature.canonical.is_none())
+    Operation::ALL.iter()
 }
 
 /// The operation of a name.
@@ -32,30 +25,6 @@ pub fn find(name: &str) -> Result<&'static Operation> {
         got: name.to_string(),
         known: all().map(|op| op.signature.name).collect::<Vec<_>>().join(", "),
     })
-}
-
-/// What an operation is called, in whatever layout.
-pub fn name(op: &Operation) -> &'static str {
-    canonical(op).name
-}
-
-fn canonical(op: &Operation) -> &'static Signature {
-    op.signature.canonical.unwrap_or(op.signature)
-}
-
-/// The layouts that an operation has: the words of the option, and the operation in each. Most have none.
-pub fn layouts(op: &Operation) -> Vec<(&'static str, &'static Operation)> {
-    let named = |(word, suffix): (&'static str, &str)| Some((word, Operation::find(&format!("{}{suffix}", name(op)))?));
-    let found: Vec<_> = LAYOUTS.into_iter().filter_map(named).collect();
-    if found.len() > 1 { found } else { Vec::new() }
-}
-
-/// The same operation in the layout that options choose, the first one where they choose none.
-pub fn laid_out(op: &'static Operation, options: &Options) -> &'static Operation {
-    let word = options.get(LAYOUT).and_then(Value::as_str);
-    let (layouts, canonical) = (layouts(op), |(_, op): &&(_, &'static Operation)| op.signature.canonical.is_none());
-    let chosen = layouts.iter().find(|(known, _)| Some(*known) == word).or_else(|| layouts.iter().find(canonical));
-    chosen.map_or(op, |(_, op)| op)
 }
 
 /// The arguments of an operation, a state in place first.

@@ -1,7 +1,7 @@
 //! Options of calls: their names, and from JSON to what the library takes.
 
 use crate::error::{Error, Result};
-use crate::ops::{self, LAYOUT, Options};
+use crate::ops::{self, Options};
 use serde_json::Value as Json;
 use statescan::ops::Operation;
 use statescan::ops::call::Value;
@@ -13,7 +13,6 @@ const RETURN: &str = "return_";
 /// The names of an operation's options.
 pub fn names(op: &Operation) -> Vec<String> {
     let mut names: Vec<_> = op.signature.settings.iter().map(|setting| setting.name.to_string()).collect();
-    names.extend((!ops::layouts(op).is_empty()).then(|| LAYOUT.to_string()));
     let states = ops::results(op).filter(|result| result.is_state && result.cotangent);
     names.extend(states.map(|state| format!("{RETURN}{}", state.name)));
     names
@@ -33,7 +32,7 @@ pub fn canonical_name(op: &Operation, given: &str) -> Result<String> {
     if known.contains(&name) {
         return Ok(name);
     }
-    Err(Error::UnknownName { op: ops::name(op), what: "option", got: given.to_string(), known: known.join(", ") })
+    Err(Error::UnknownName { op: op.signature.name, what: "option", got: given.to_string(), known: known.join(", ") })
 }
 
 /// Replaces values of settings, which stand by position, by those of the options that are given.
@@ -41,9 +40,6 @@ pub fn canonical_name(op: &Operation, given: &str) -> Result<String> {
 /// # Errors
 /// [`Error::OptionValue`].
 pub fn read(op: &Operation, options: &Options, values: &mut [Value]) -> Result<()> {
-    if let Some(layout) = given(options, LAYOUT) {
-        check_layout(op, layout)?;
-    }
     for (setting, value) in op.signature.settings.iter().zip(values) {
         if let Some(given) = given(options, setting.name) {
             *value = read_one(op, setting, given)?;
@@ -55,17 +51,6 @@ pub fn read(op: &Operation, options: &Options, values: &mut [Value]) -> Result<(
 /// The option of a name; `null` is as if it were not there.
 fn given<'a>(options: &'a Options, name: &str) -> Option<&'a Json> {
     options.get(name).filter(|value| !value.is_null())
-}
-
-/// Whether a layout is the one that the operation is in.
-fn check_layout(op: &Operation, given: &Json) -> Result<()> {
-    let layouts = ops::layouts(op);
-    let own = layouts.iter().find(|(_, of)| of.signature.name == op.signature.name);
-    if given.as_str().is_some_and(|word| own.is_some_and(|(known, _)| *known == word)) {
-        return Ok(());
-    }
-    let expected = layouts.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
-    Err(Error::OptionValue { op: ops::name(op), option: LAYOUT.to_string(), expected, got: given.to_string() })
 }
 
 /// The value of one option.
@@ -81,7 +66,7 @@ fn read_one(op: &Operation, setting: &Setting, given: &Json) -> Result<Value> {
         }),
     };
     value.ok_or_else(|| Error::OptionValue {
-        op: ops::name(op),
+        op: op.signature.name,
         option: setting.name.to_string(),
         expected: expected(&setting.choice),
         got: given.to_string(),

@@ -2,7 +2,6 @@
 
 use crate::call::Call;
 use crate::error::{Error, Result};
-use crate::ops;
 use crate::tensors::{SAVED, Tensors, WORKSPACE};
 use statescan::ops::call::{Given, Written};
 use statescan::ops::operation::Exact;
@@ -145,5 +144,5 @@ pub fn reference_backward(call: &Call, cotangents: &Tensors) -> Result<Exact> {
 /// # Errors
 /// [`Error::NoGradients`].
 pub fn differentiable(call: &Call) -> Result<()> {
-    if call.op.signature.differentiable { Ok(()) } else { Err(Error::NoGradients { op: ops::name(call.op) }) }
+    if call.op.signature.differentiable { Ok(()) } else { Err(Error::NoGradients { op: call.op.signature.name }) }
 }

@@ -5,7 +5,6 @@ use crate::check::{self, Comparison};
 use crate::compute;
 use crate::error::{Error, Result};
 use crate::memory::{self, Limits};
-use crate::ops;
 use crate::pass;
 use crate::tensors::Tensors;
 use num_complex::Complex64;
@@ -26,11 +25,11 @@ pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Com
     let (call, op) = (&case.call, case.call.op);
     if case.expected.is_empty() && case.gradients.is_empty() {
         let expected = "`out.NAME` or `grad.NAME` tensors to compare with".to_string();
-        return Err(Error::Missing { op: ops::name(op), argument: "out", expected, got: String::new() });
+        return Err(Error::Missing { op: op.signature.name, argument: "out", expected, got: String::new() });
     }
     if !case.gradients.is_empty() && case.cotangents.is_empty() {
         let expected = "`cot.NAME` tensors, which the gradients belong to".to_string();
-        return Err(Error::Missing { op: ops::name(op), argument: "cot", expected, got: String::new() });
+        return Err(Error::Missing { op: op.signature.name, argument: "cot", expected, got: String::new() });
     }
     let dense = |tensors: Tensors| tensors.iter().map(|(name, b)| (name, b.to_dense())).collect::<Vec<_>>();
     let mut saved = Tensors::default();

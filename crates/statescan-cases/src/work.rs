@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn facts_are_about_the_sizes_of_their_operation() {
         for op in ops::all() {
-            let (name, facts) = (ops::name(op), op.signature.facts);
+            let (name, facts) = (op.signature.name, op.signature.facts);
             let known = |letter: char| op.signature.sizes.iter().any(|(size, _)| *size == letter);
             let terms = [facts.forward.flops, facts.forward.exps, facts.backward.flops, facts.backward.exps, facts.oracle];
             let letters = terms.into_iter().flatten().map(|(_, letters)| *letters).chain([facts.state_steps]);

@@ -11,7 +11,7 @@ use statescan::tensor::Tensor;
 use statescan_cases::call::Call;
 use statescan_cases::files::write_case;
 use statescan_cases::memory::{CotangentKind, Limits, cotangents};
-use statescan_cases::ops::{find, laid_out};
+use statescan_cases::ops::find;
 use statescan_cases::packing::Packing;
 use statescan_cases::pass;
 use statescan_cases::rng::Rng;
@@ -125,18 +125,7 @@ fn ssd(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
         .set("dt_limit", json!([0.0, 1.5]))
         .set("chunk_size", 16)
         .set("reverse", true);
-    let first = json!({"layout": "heads-first"});
-    let options = first.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
-    let mut heads_first = Call::new(laid_out(op, &options))
-        .with("x", r.normal(&[1, 3, 33, 4])?)
-        .with("dt", r.uniform(&[1, 3, 33], 0.1, 0.6)?)
-        .with("A", r.uniform(&[3], -2.0, -0.2)?)
-        .with("B", r.normal(&[1, 33, 6])?)
-        .with("C", r.normal(&[1, 33, 6])?)
-        .with("D", r.normal(&[3])?)
-        .with("initial_state", r.normal(&[1, 3, 6, 4])?);
-    heads_first.set_all(&options)?;
-    Ok(vec![("ssd_all", all), ("ssd_heads_first", heads_first)])
+    Ok(vec![("ssd_all", all)])
 }
 
 fn linear_scan(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {

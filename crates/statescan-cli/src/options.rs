@@ -30,9 +30,6 @@ pub struct OptionArgs {
     /// none or silu
     #[arg(long, value_name = "NAME")]
     pub activation: Option<String>,
-    /// time-first (B, L, H, P) or heads-first (B, H, L, P)
-    #[arg(long, value_name = "NAME")]
-    pub layout: Option<String>,
     /// Arguments that are complex, stored with a trailing axis of 2
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub complex: Vec<String>,
@@ -62,7 +59,7 @@ impl OptionArgs {
             }
             put("dt_limit", json!(ends));
         }
-        let words = [("discretization", &self.discretization), ("activation", &self.activation), ("layout", &self.layout)];
+        let words = [("discretization", &self.discretization), ("activation", &self.activation)];
         for (name, word) in words {
             if let Some(word) = word {
                 put(name, json!(word));

@@ -11,7 +11,7 @@ use statescan_cases::Error;
 use statescan_cases::check::Comparison;
 use statescan_cases::files::read_case;
 use statescan_cases::memory::Limits;
-use statescan_cases::ops::{self, Options};
+use statescan_cases::ops::Options;
 use statescan_cases::verify::check;
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ fn verify_one(path: &Path, exec: Option<&Exec>) -> statescan_cases::Result<(&'st
         error @ (Error::Io { .. } | Error::Format { .. } | Error::Case { .. }) => error,
         error => Error::Case { path: path.to_path_buf(), error: Box::new(error) },
     };
-    Ok((ops::name(case.call.op), check(&case, exec, Limits::default()).map_err(located)?))
+    Ok((case.call.op.signature.name, check(&case, exec, Limits::default()).map_err(located)?))
 }
 
 fn report(path: &Path, op: &str, comparisons: &[Comparison], as_json: bool) -> Result<()> {

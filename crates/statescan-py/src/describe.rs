@@ -1,6 +1,5 @@
 //! The signatures of all operations as plain values of Python's.
 
-use crate::passes::name_of;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use statescan::ops::CHECKPOINT;
@@ -8,16 +7,12 @@ use statescan::ops::call::{LANES, SPARE};
 use statescan::ops::operation::Operation;
 use statescan::ops::signature::{Argument, Choice, Complex, Output, ResultType, Role, Saved, Setting, Signature};
 
-/// Every operation that Python has a function for, as dictionaries: see `operations.py`.
+/// Every operation as a dictionary: see `operations.py`.
 #[pyfunction]
 pub fn operations(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let all = PyList::empty(py);
     for (number, Operation { signature, .. }) in Operation::ALL.iter().enumerate() {
-        // where there are two layouts, the other one is Python's
-        let has_another = |other: &Operation| other.signature.canonical.is_some_and(|own| std::ptr::eq(own, *signature));
-        if !Operation::ALL.iter().any(has_another) {
-            all.append(description(py, number, signature)?)?;
-        }
+        all.append(description(py, number, signature)?)?;
     }
     Ok(all)
 }
@@ -25,7 +20,7 @@ pub fn operations(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
 fn description<'py>(py: Python<'py>, number: usize, signature: &'static Signature) -> PyResult<Bound<'py, PyDict>> {
     let of = PyDict::new(py);
     of.set_item("number", number)?;
-    of.set_item("name", name_of(signature))?;
+    of.set_item("name", signature.name)?;
     of.set_item("sizes", signature.sizes.iter().map(|(letter, name)| (letter.to_string(), *name)).collect::<Vec<_>>())?;
     of.set_item("arguments", list(py, signature.arguments, argument)?)?;
     of.set_item("settings", list(py, signature.settings, setting)?)?;
@@ -93,13 +88,13 @@ fn output<'py>(py: Python<'py>, output: &Output) -> PyResult<Bound<'py, PyDict>>
     Ok(of)
 }
 
-/// A word, and what it is about: names of arguments, or of a flag.
+/// A word, and the names of the arguments that it is about.
 fn complex(rule: Complex) -> (&'static str, Vec<&'static str>) {
     match rule {
         Complex::Never => ("never", Vec::new()),
         Complex::Always => ("always", Vec::new()),
         Complex::As(names) => ("as", names.to_vec()),
-        Complex::Unless(flag) => ("unless", vec![flag]),
+        Complex::Without(name) => ("without", vec![name]),
     }
 }
 

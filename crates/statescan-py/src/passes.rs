@@ -16,11 +16,6 @@ pub fn operation(number: usize) -> PyResult<&'static Operation> {
     Operation::ALL.get(number).ok_or_else(|| PyIndexError::new_err("there is no such operation"))
 }
 
-/// The name of an operation in Python: layouts other than the library's own are not told apart there.
-pub fn name_of(signature: &'static Signature) -> &'static str {
-    signature.canonical.unwrap_or(signature).name
-}
-
 /// Takes the arguments and options of a call.
 pub fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature) -> PyResult<Call<'a>> {
     let mut call = Call::new(signature);
@@ -86,7 +81,7 @@ fn compute<'py>(
 ) -> PyResult<Made<'py>> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, place, &exec, &keep);
+    let mut arguments = Arguments::new(signature.name, inputs, outputs, place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
     let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let mut out = Written::default();
@@ -142,7 +137,7 @@ fn differentiate<'py>(
 ) -> PyResult<Made<'py>> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, place, &exec, &keep);
+    let mut arguments = Arguments::new(signature.name, inputs, outputs, place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
     let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let saved = match signature.saved {
@@ -176,7 +171,7 @@ fn take_cotangents<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Si
 pub fn ends_len<'py>(number: usize, inputs: &Bound<'py, PyTuple>, place: Place<'py>) -> PyResult<[usize; 2]> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let none = PyTuple::empty(inputs.py());
-    let mut arguments = Arguments::new(name_of(operation.signature), inputs, &none, &place, &exec, &keep);
+    let mut arguments = Arguments::new(operation.signature.name, inputs, &none, &place, &exec, &keep);
     let call = take(&mut arguments, operation.signature)?;
     Ok(operation.prepare(&exec, &call).map_err(to_python)?.ends_len())
 }
@@ -190,7 +185,7 @@ pub fn forward_ends<'py>(
     place: Place<'py>,
 ) -> PyResult<Made<'py>> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
-    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &exec, &keep);
+    let mut arguments = Arguments::new(operation.signature.name, inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, operation.signature)?;
     let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let ends = arguments.state("ends")?;
@@ -207,7 +202,7 @@ pub fn backward_ends<'py>(
     place: Place<'py>,
 ) -> PyResult<Made<'py>> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
-    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &exec, &keep);
+    let mut arguments = Arguments::new(operation.signature.name, inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, operation.signature)?;
     let prepared = operation.prepare(&exec, &call).map_err(to_python)?;
     let mut given = Given::default();
@@ -226,7 +221,7 @@ pub fn summary<'py>(
     place: Place<'py>,
 ) -> PyResult<Made<'py>> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
-    let mut arguments = Arguments::new(name_of(operation.signature), inputs, outputs, &place, &exec, &keep);
+    let mut arguments = Arguments::new(operation.signature.name, inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, operation.signature)?;
     let [state, decay] = [arguments.slice_result("state")?, arguments.slice_result("decay")?];
     if state.is_none() && decay.is_none() {
@@ -247,7 +242,7 @@ pub fn update<'py>(
     let Some(place) = Place::of(place, outputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
     let signature = operation.signature;
-    let mut arguments = Arguments::new(name_of(signature), inputs, outputs, &place, &exec, &keep);
+    let mut arguments = Arguments::new(signature.name, inputs, outputs, &place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
     let mut out = Written::default();
     let state = signature.in_place.ok_or_else(|| PyIndexError::new_err("the operation has no state that changes"))?;

@@ -86,18 +86,11 @@ impl Rows {
         self.part(py, (first, count), [row, (count, channel), step])
     }
 
-    /// (batch, nheads, seqlen, headdim).
-    fn heads(&self, py: Python<'_>, first: usize, nheads: usize, headdim: usize) -> PyResult<Part> {
+    /// (batch, seqlen, groups, width), of so many neighbouring groups of channels.
+    fn groups(&self, py: Python<'_>, first: usize, groups: usize, width: usize) -> PyResult<Part> {
         let [row, step, (_, channel)] = self.axes();
-        let head = (nheads, channel * headdim as isize);
-        self.part(py, (first, nheads.saturating_mul(headdim)), [row, head, step, (headdim, channel)])
-    }
-
-    /// (batch, seqlen, ngroups, dstate).
-    fn groups(&self, py: Python<'_>, first: usize, ngroups: usize, dstate: usize) -> PyResult<Part> {
-        let [row, step, (_, channel)] = self.axes();
-        let group = (ngroups, channel * dstate as isize);
-        self.part(py, (first, ngroups.saturating_mul(dstate)), [row, step, group, (dstate, channel)])
+        let group = (groups, channel * width as isize);
+        self.part(py, (first, groups.saturating_mul(width)), [row, step, group, (width, channel)])
     }
 }
 

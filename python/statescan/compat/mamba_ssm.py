@@ -9,11 +9,9 @@ from torch.nn.functional import linear, pad, silu
 
 from .. import functions
 from ..inner import mamba2_inner
-from ..operations import SSD
-from . import fallback
 from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
-from .shared import as_products, check_groups, has_kernel, scan
+from .shared import as_products, check_groups, scan
 
 __all__ = [
     "LayerNorm",
@@ -70,7 +68,7 @@ def mamba_chunk_scan_combined(
     *,
     context=None,
 ):
-    """Mamba-2's scan. Operations of PyTorch compute it, slower, on a device that has no kernel of `statescan.ssd`.
+    """Mamba-2's scan.
 
     Args:
         x, z: (batch, seqlen, nheads, headdim).
@@ -103,27 +101,26 @@ def mamba_chunk_scan_combined(
                 raise ValueError(f"mamba_chunk_scan_combined: `initial_states` must be of {most} sequences at most, got {got}")
             initial_states = torch.cat([initial_states, initial_states.new_zeros(others, *initial_states.shape[1:])])
     options = {} if context is None else {"context": context}
-    ssd = functions.ssd if options or has_kernel(SSD, x) else fallback.ssd
-    y, states = ssd(
-        x.transpose(1, 2),
-        dt.transpose(1, 2),
+    y, states = functions.ssd(
+        x,
+        dt,
         A,
         B,
         C,
         chunk_size,
         D,
-        None if initial_states is None else initial_states.transpose(-1, -2),
-        z=None if z is None else z.transpose(1, 2),
+        initial_states,
+        z=z,
         dt_bias=dt_bias,
         dt_softplus=dt_softplus,
         dt_limit=dt_limit,
         **sequences,
         **options,
     )
-    results = [y.transpose(1, 2)]
+    results = [y]
     if return_varlen_states:
         states = states[:-1]
-    states = states.transpose(-1, -2).to(states.dtype if state_dtype is None else state_dtype)
+    states = states.to(states.dtype if state_dtype is None else state_dtype)
     if return_final_states:
         results.append(states[-1:] if return_varlen_states else states)
     if return_varlen_states:
@@ -248,17 +245,13 @@ def mamba_split_conv1d_scan_combined(
 
 
 def as_one(zxbcdt, weights, out_proj, initial_states=None, seq_idx=None, dt_limit=(0.0, float("inf")), **options):
-    """`mamba_split_conv1d_scan_combined` by the function that is one, with the final states; None where that has no kernel.
-    `weights`, without those of the last projection, and options as in `statescan.inner.mamba2_inner`."""
-    if not has_kernel(SSD, zxbcdt):
-        return None
+    """`mamba_split_conv1d_scan_combined` by the function that is one, with the final states; None where its products would be
+    of another type. `weights`, without those of the last projection, and options as in `statescan.inner.mamba2_inner`."""
     products = as_products(zxbcdt, *out_proj)
     if products is None:
         return None
-    states = None if initial_states is None else initial_states.transpose(-1, -2)
     low, high = float(dt_limit[0]), float(dt_limit[1])
-    y, final_states = mamba2_inner(zxbcdt, (*weights, *products), states, seq_idx, dt_low=low, dt_high=high, **options)
-    return y, final_states.transpose(-1, -2)
+    return mamba2_inner(zxbcdt, (*weights, *products), initial_states, seq_idx, dt_low=low, dt_high=high, **options)
 
 
 def _by_operations(zxbcdt, weights, sizes, options, scan):

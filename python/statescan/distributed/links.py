@@ -20,7 +20,7 @@ class Decays:
 
     def form(self, call, state):
         """The shape and the type of the link beside a state."""
-        is_complex = self.op.is_complex(self.op.decay.complex, _New, call.tensors, call.options)
+        is_complex = self.op.is_complex(self.op.decay.complex, _New, call.tensors)
         return state.shape[: state.dim() - self.dropped], state.dtype if is_complex else state.dtype.to_real()
 
     def summarize(self, call, state, link):

@@ -90,20 +90,20 @@ class Call:
         return Rows.made(matrix, self.shape)
 
     def heads(self, of, channels):
-        """(batch, nheads, seqlen, headdim) of the last ones of so many channels."""
-        return of.heads(channels - self.dim, self.nheads, self.given.headdim)
+        """(batch, seqlen, nheads, headdim) of the last ones of so many channels."""
+        return of.groups(channels - self.dim, self.nheads, self.given.headdim)
 
     def gate(self, of):
         """The gate as the scan takes it; none where a norm has it."""
-        return of.heads(self.unit, self.nheads, self.given.headdim) if self.given.rmsnorm_weight is None else None
+        return of.groups(self.unit, self.nheads, self.given.headdim) if self.given.rmsnorm_weight is None else None
 
     def step_sizes(self, of):
-        return of.timed(self.unit + self.dim + self.convolved, self.nheads)
+        return of.rows(self.unit + self.dim + self.convolved, self.nheads)
 
     def scanned(self, of, first=0):
         """x, B and C of what the convolution gives."""
         ngroups, dstate, B = self.given.ngroups, self.dstate, first + self.dim
-        x = of.heads(first, self.nheads, self.given.headdim)
+        x = of.groups(first, self.nheads, self.given.headdim)
         return x, of.groups(B, ngroups, dstate), of.groups(B + ngroups * dstate, ngroups, dstate)
 
     def input(self, of):
@@ -125,7 +125,7 @@ class Call:
         """Arguments of the scan."""
         given, (x, B, C) = self.given, scanned
         tensors = (x, self.step_sizes(self.of), self.A, B, C, given.D, self.gate(self.of), given.dt_bias)
-        sequences = (None, given.initial_states, None, given.seq_idx, None)
+        sequences = (None, given.initial_states, None, given.seq_idx)
         return (*tensors, *sequences, True, given.dt_low, given.dt_high, given.chunk_size, False)
 
     def norm(self, y):
@@ -244,14 +244,14 @@ def mamba2_inner(zxbcdt, weights, initial_states=None, seq_idx=None, context=Non
         weights: conv1d_weight (convolved, width) or (convolved, 1, width), conv1d_bias, dt_bias, A, D, rmsnorm_weight,
             outproj_weight (out, unit + dim) and outproj_bias; all but the first and A may be None. Without the norm's the scan
             is gated and not normed; without the projection's nothing is projected.
-        initial_states: (batch, nheads, dstate, headdim).
+        initial_states: (batch, nheads, headdim, dstate).
         seq_idx: (batch, seqlen).
         context: of `statescan.distributed`, where zxbcdt and seq_idx are this rank's slices.
         options: activation, dt_low, dt_high, eps, headdim, ngroups, chunk_size, norm_before_gate; A_log says that A is the
             logarithm of what decays are the negative of.
 
     Returns:
-        (batch, seqlen, out or unit + dim), and the final states, (batch, nheads, dstate, headdim).
+        (batch, seqlen, out or unit + dim), and the final states, (batch, nheads, headdim, dstate).
     """
     values = tuple([options.get(name, default) for name, default in _DEFAULTS])
     tensors = (zxbcdt, *weights, initial_states, seq_idx)

@@ -16,7 +16,7 @@ def _forward(save, arguments, place):
     xBC, _, of_conv = run(CAUSAL_CONV1D, name, save, call.convolution())
     scanned = call.scanned(Parts(xBC.transpose(1, 2).contiguous()))
     y, final, of_scan = run(SSD, name, save, call.ssd(scanned))
-    y, made = y.transpose(1, 2).flatten(2), call.room(width)
+    y, made = y.flatten(2), call.room(width)
     if not normed:
         made[..., width - call.dim :] = y
     # without data there is no place

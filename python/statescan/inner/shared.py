@@ -60,15 +60,10 @@ class Parts:
         row, step, channel = self._strides
         return self._view(first, (self.batch, count, self.seqlen), (row, channel, step))
 
-    def heads(self, first, nheads, headdim):
-        """(batch, nheads, seqlen, headdim)."""
+    def groups(self, first, groups, width):
+        """(batch, seqlen, groups, width), of so many neighbouring groups of channels."""
         row, step, channel = self._strides
-        return self._view(first, (self.batch, nheads, self.seqlen, headdim), (row, headdim * channel, step, channel))
-
-    def groups(self, first, ngroups, dstate):
-        """(batch, seqlen, ngroups, dstate)."""
-        row, step, channel = self._strides
-        return self._view(first, (self.batch, self.seqlen, ngroups, dstate), (row, step, dstate * channel, channel))
+        return self._view(first, (self.batch, self.seqlen, groups, width), (row, step, width * channel, channel))
 
     def _view(self, first, sizes, strides):
         return self.tensor.as_strided(sizes, strides, self._start + first * self._strides[2])

@@ -13,14 +13,12 @@ mod simplified_scan;
 mod simplified_state_update;
 mod ssd;
 
-use crate::call::{Call, Input};
+use crate::call::Call;
 use crate::error::Result;
-use crate::ops::{self, LAYOUT};
 use crate::sizes::Sizes;
 pub use features::PASSAGE;
 use statescan::DType;
 use statescan::ops::Operation;
-use statescan::tensor::{Dense, Tensor};
 
 /// Sizes with what they are called.
 pub type Labelled = (&'static str, Sizes);
@@ -56,7 +54,7 @@ const SAMPLES: [(&str, Samples); 10] = [
 ];
 
 fn samples(op: &Operation) -> &'static Samples {
-    let found = SAMPLES.iter().find(|(name, _)| *name == ops::name(op));
+    let found = SAMPLES.iter().find(|(name, _)| *name == op.signature.name);
     found.map(|(_, samples)| samples).expect("every operation has samples")
 }
 
@@ -65,7 +63,7 @@ fn samples(op: &Operation) -> &'static Samples {
 /// # Errors
 /// Memory that is not there.
 pub fn embedded(op: &'static Operation) -> Result<Call> {
-    laid_out((samples(op).embedded)(ops::find(ops::name(op))?)?, op)
+    (samples(op).embedded)(op)
 }
 
 /// A call of chosen sizes with reproducible random numbers, as a model would see.
@@ -73,7 +71,7 @@ pub fn embedded(op: &'static Operation) -> Result<Call> {
 /// # Errors
 /// Memory that is not there.
 pub fn random(op: &'static Operation, sizes: &Sizes, dtype: DType) -> Result<Call> {
-    laid_out((samples(op).random)(ops::find(ops::name(op))?, sizes, dtype)?, op)
+    (samples(op).random)(op, sizes, dtype)
 }
 
 /// Shapes of models: a label and the sizes. The first is the quickest.
@@ -81,33 +79,14 @@ pub fn shapes(op: &'static Operation) -> Vec<Labelled> {
     (samples(op).shapes)(op)
 }
 
-/// The same call in another layout of its operation.
-fn laid_out(call: Call, op: &'static Operation) -> Result<Call> {
-    let own = |(_, of): &(_, &Operation)| of.signature.name == op.signature.name;
-    let layout = op.signature.canonical.and_then(|_| ops::layouts(op).into_iter().find(own));
-    let Some((word, _)) = layout else { return Ok(call) };
-    let mut other = Call { options: call.options.clone(), ..Call::new(op) }.set(LAYOUT, word);
-    for Input { argument, buffer, .. } in call.inputs {
-        other = other.with(argument.name, rearranged(op, argument.name, argument.layout(buffer.shape().len()), buffer));
-    }
-    Ok(other)
-}
-
-/// A tensor with the axes of one layout in the order that an operation has them.
-fn rearranged(op: &Operation, name: &str, from: Option<&str>, buffer: Tensor) -> Tensor {
-    let to = ops::argument(op, name).and_then(|argument| argument.layout(buffer.shape().len()));
-    let order: Option<Vec<usize>> = from.zip(to).and_then(|(from, to)| to.chars().map(|letter| from.find(letter)).collect());
-    let Some(order) = order else { return buffer };
-    Tensor::from_dense(&Dense::from_view(&buffer.view().permute(&order)), buffer.dtype())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops;
 
     #[test]
     fn every_operation_has_samples() {
-        let names: Vec<_> = ops::all().map(ops::name).collect();
+        let names: Vec<_> = ops::all().map(|op| op.signature.name).collect();
         assert!(SAMPLES.iter().all(|(name, _)| names.contains(name)));
         assert!(names.iter().all(|name| SAMPLES.iter().any(|(known, _)| known == name)), "{names:?}");
     }

@@ -27,10 +27,10 @@ pub(super) fn run(args: &BenchArgs, exec: &Exec) -> Result<u8> {
     report.say(&rates(exec, &ceilings))?;
     let mut failed = 0;
     for cell in &cells {
-        bar.set_message(format!("{} {} {}", ops::name(cell.op), cell.label, cell.dtype));
+        bar.set_message(format!("{} {} {}", cell.op.signature.name, cell.label, cell.dtype));
         let call = samples::random(cell.op, &cell.sizes, cell.dtype)?;
         let passes: &[bool] = if cell.op.signature.differentiable { &[false, true] } else { &[false] };
-        let (op, label, dtype) = (ops::name(cell.op), cell.label, cell.dtype);
+        let (op, label, dtype) = (cell.op.signature.name, cell.label, cell.dtype);
         for &backward in passes {
             let pass = if backward { "backward" } else { ops::pass_name(cell.op) };
             match checked_time(exec, &call, backward) {

@@ -33,12 +33,12 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     floors.values().try_for_each(|floors| report.say(&floors.to_string()))?;
     let mut failed = 0;
     for cell in &cells {
-        bar.set_message(format!("{} {} {}", ops::name(cell.op), cell.label, cell.dtype));
+        bar.set_message(format!("{} {} {}", cell.op.signature.name, cell.label, cell.dtype));
         let mut measured = Measured::new(samples::random(cell.op, &cell.sizes, cell.dtype)?)?;
         if let Some(exec) = execs.last() {
             for c in measured.check(exec)? {
                 failed += 1;
-                let (op, label, dtype) = (ops::name(cell.op), cell.label, cell.dtype);
+                let (op, label, dtype) = (cell.op.signature.name, cell.label, cell.dtype);
                 report.note(&format!("{op} {label} {dtype}: {} is off by {:.1e}", c.name, c.max_abs));
             }
         }

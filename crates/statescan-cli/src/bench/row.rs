@@ -52,7 +52,7 @@ impl Row<'_> {
             Place::Other(device) => (device.to_string(), None, None),
         };
         json!({
-            "op": ops::name(self.cell.op),
+            "op": self.cell.op.signature.name,
             "pass": self.pass,
             "device": device,
             "dtype": self.cell.dtype.to_string(),
@@ -146,7 +146,7 @@ impl<'a> Report<'a> {
         if self.as_json {
             return self.bar.suspend(|| say!("{}", row.json()));
         }
-        let op = ops::name(row.cell.op);
+        let op = row.cell.op.signature.name;
         let is_new = self.under.replace(op) != Some(op);
         self.bar.suspend(|| {
             if is_new {

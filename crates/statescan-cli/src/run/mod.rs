@@ -87,7 +87,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         case.call.cast(dtype.into());
     }
     if args.grad && !op.signature.differentiable {
-        return Err(Error::NoGradients { op: ops::name(op) });
+        return Err(Error::NoGradients { op: op.signature.name });
     }
     let outcome = compute(&exec, &case, args.grad, args.cotangents.into())?;
     if let Some(path) = &args.output {
@@ -110,7 +110,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
 }
 
 fn embedded(op: &'static Operation, options: &Options) -> Result<Case> {
-    let mut call = samples::embedded(ops::laid_out(op, options))?;
+    let mut call = samples::embedded(op)?;
     call.set_all(options)?;
     Ok(Case::of(call))
 }

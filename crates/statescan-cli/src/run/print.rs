@@ -8,12 +8,11 @@ use serde_json::json;
 use statescan::Exec;
 use statescan_cases::call::{Call, Input};
 use statescan_cases::on_device::is_elsewhere;
-use statescan_cases::ops;
 
 /// Prints tables.
 pub(super) fn print(exec: &Exec, call: &Call, outcome: &Outcome, source: &str) -> Result<()> {
     let options: Vec<_> = call.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    say!("{}", text::wrapped(&format!("{}: {}", ops::name(call.op), call.op.signature.about)))?;
+    say!("{}", text::wrapped(&format!("{}: {}", call.op.signature.name, call.op.signature.about)))?;
     let place = match is_elsewhere(exec) {
         true => exec.device().to_string(),
         false => format!("{} threads, {}", exec.threads(), exec.level()),
@@ -56,7 +55,7 @@ pub(super) fn describe(exec: &Exec, call: &Call, outcome: &Outcome) -> serde_jso
     let tensor =
         |name: &str, dtype: statescan::DType, shape: &[usize]| json!({"name": name, "dtype": dtype.to_string(), "shape": shape});
     json!({
-        "op": ops::name(call.op),
+        "op": call.op.signature.name,
         "device": exec.device().to_string(),
         "threads": exec.threads(),
         "level": exec.level().name(),

@@ -77,12 +77,12 @@ fn every_operation_runs_on_the_embedded_text() {
 }
 
 #[test]
-fn types_levels_and_layouts_run() {
+fn types_and_levels_run() {
     for args in [
         &["run", "selective_scan", "--dtype", "bf16", "--grad", "--level", "scalar"][..],
         &["run", "selective_scan", "--dtype", "f64", "--reverse", "--discretization", "zoh"],
         &["run", "selective_scan", "--dt-limit", "0.01,inf", "--grad", "--cotangents", "random"],
-        &["run", "ssd", "--layout", "heads-first", "--chunk-size", "32", "--grad"],
+        &["run", "ssd", "--chunk-size", "32", "--grad"],
         &["run", "causal_conv1d", "--activation", "none", "--dtype", "f16"],
         &["run", "ssd", "--set", "dt_softplus=true", "--threads", "1"],
     ] {
@@ -236,7 +236,6 @@ fn refused_options_are_named() {
     refused(&["run", "selective_scan", "--threads", "100000"], &["--threads", "1024"]);
     refused(&["run", "selective_scan", "--dtype", "f8"], &["f8", "bf16"]);
     refused(&["run", "ssd", "--chunk-size", "0"], &["ssd: `chunk_size` must be at least 1, got 0"]);
-    refused(&["run", "ssd", "--layout", "sideways"], &["`layout`", "time-first", "sideways"]);
     refused(&["run", "causal_conv1d_update", "--grad"], &["causal_conv1d_update", "--grad"]);
     refused(&["verify", "no-such-file.safetensors"], &["no-such-file.safetensors", "cannot be read"]);
     refused(&["verify", "/dev/null"], &["not a regular file"]);

@@ -114,7 +114,7 @@ impl S5 {
             complex("C", &[dim, dstate])?,
         );
         let initial = pairs(state, [batch, dstate])?;
-        Ok(args.discretization(discretization).d(d).real(true).conj_sym(conj_sym).initial_state(initial))
+        Ok(args.discretization(discretization).d(d).conj_sym(conj_sym).initial_state(initial))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::call::{Arguments, Keep};
 use crate::described::{APART, Described};
 use crate::error::to_python;
 use crate::exec::Place;
-use crate::passes::{name_of, operation, take};
+use crate::passes::{operation, take};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use statescan::ops::call::{Call, Written};
@@ -24,7 +24,7 @@ fn described<T>(
     let signature = operation(number)?.signature;
     let (place, keep, exec) = (Place::of_device(ordinal), Keep::default(), Exec::cpu(1));
     let outputs = PyTuple::empty(inputs.py());
-    let mut arguments = Arguments::new(name_of(signature), inputs, &outputs, &place, &exec, &keep);
+    let mut arguments = Arguments::new(signature.name, inputs, &outputs, &place, &exec, &keep);
     work(&take(&mut arguments, signature)?)
 }
 

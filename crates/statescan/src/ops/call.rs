@@ -7,7 +7,7 @@ use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, R
 use crate::cpu::tile::MAX_LANES;
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
-use crate::tensor::{DType, Dense, Device, MAX_RANK, Shape, View, ViewMut};
+use crate::tensor::{DType, Device, Shape, View, ViewMut};
 
 /// The value of an option.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -116,9 +116,6 @@ impl<'a> Call<'a> {
         for (value, setting) in values.iter_mut().zip(signature.settings) {
             *value = Value::default_of(&setting.choice);
         }
-        if let Some((at, value)) = signature.fixed {
-            values[at] = Value::Flag(value);
-        }
         Call { signature, views: [None; MAX_ARGUMENTS], values, state: None }
     }
 
@@ -155,10 +152,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn flag(&self, at: usize) -> bool {
-        matches!(self.values[at], Value::Flag(true))
-    }
-
     /// The argument of a name.
     fn named(&self, name: &str) -> Option<&View<'a>> {
         self.views[self.signature.argument(name)?].as_ref()
@@ -170,7 +163,7 @@ impl<'a> Call<'a> {
             Complex::Never => false,
             Complex::Always => true,
             Complex::As(names) => names.iter().any(|name| self.named(name).is_some_and(|v| v.dtype().is_complex())),
-            Complex::Unless(flag) => !self.signature.setting(flag).is_some_and(|at| self.flag(at)),
+            Complex::Without(name) => self.named(name).is_none(),
         }
     }
 
@@ -225,150 +218,9 @@ impl<'a> Call<'a> {
         let state: Option<usize> = layout.chars().map(|letter| Some(filled(letter, sizes.known(letter)?))).product();
         Some(sizes.known('B')? * (sizes.known('L')? / CHECKPOINT) * state? * parts + SPARE)
     }
-
-    /// The same call as the table of its operation has it, if its signature has other layouts or leaves something out.
-    pub(crate) fn canonical(&self) -> Option<Call<'a>> {
-        if let Some(at) = self.signature.left_out {
-            let mut call = *self;
-            call.views[at..].rotate_right(1);
-            return Some(call);
-        }
-        let signature = self.signature.canonical?;
-        let mut call = Call { signature, ..*self };
-        for ((own, other), view) in self.signature.arguments.iter().zip(signature.arguments).zip(&mut call.views) {
-            view.iter_mut().for_each(|view| permute(view, own.layouts, other.layouts));
-        }
-        Some(call)
-    }
-
-    pub(crate) fn results_to_canonical(&self, views: &mut [Option<ViewMut<'_>>]) {
-        let Some(canonical) = self.signature.canonical else { return };
-        for ((own, other), view) in self.signature.results.iter().zip(canonical.results).zip(views) {
-            *view = view.take().map(|view| permuted_mut(view, own.layouts, other.layouts));
-        }
-    }
-
-    pub(crate) fn state_to_canonical<'v>(&self, view: ViewMut<'v>) -> ViewMut<'v> {
-        let state = |signature: &'static Signature| signature.results.iter().find(|output| output.like.is_none());
-        match (state(self.signature), self.signature.canonical.and_then(state)) {
-            (Some(own), Some(other)) => permuted_mut(view, own.layouts, other.layouts),
-            _ => view,
-        }
-    }
-
-    pub(crate) fn gradients_to_canonical(&self, views: &mut [Option<ViewMut<'_>>]) {
-        if let Some(at) = self.signature.left_out {
-            views[at..].rotate_right(1);
-        }
-        let Some(canonical) = self.signature.canonical else { return };
-        for ((own, other), view) in self.signature.arguments.iter().zip(canonical.arguments).zip(views) {
-            *view = view.take().map(|view| permuted_mut(view, own.layouts, other.layouts));
-        }
-    }
-
-    pub(crate) fn given_to_canonical<'g>(&self, given: &Given<'g>) -> Given<'g> {
-        let mut given = *given;
-        if let Some(canonical) = self.signature.canonical {
-            for ((own, other), view) in self.signature.results.iter().zip(canonical.results).zip(&mut given.cotangents) {
-                view.iter_mut().for_each(|view| permute(view, own.layouts, other.layouts));
-            }
-        }
-        given
-    }
-
-    /// The layouts of an argument or result of a rank: canonical, and those of this call. A result comes before an argument of its name.
-    fn both_layouts(&self, name: &str, rank: usize) -> Option<(&'static str, &'static str)> {
-        let bare = name.strip_prefix("grad of ").unwrap_or(name);
-        let find = |signature: &'static Signature| {
-            let result = signature.results.iter().find(|output| output.name == bare).map(|output| output.layouts);
-            layout_of(result.or_else(|| signature.argument(bare).map(|at| signature.arguments[at].layouts))?, rank)
-        };
-        Some((find(self.signature.canonical?)?, find(self.signature)?))
-    }
-
-    /// The shape of a canonical state as this call has it.
-    pub(crate) fn state_as_given(&self, shape: Shape) -> Shape {
-        let state = self.signature.results.iter().find(|output| output.like.is_none());
-        let layouts = state.and_then(|output| self.both_layouts(output.name, shape.len()));
-        layouts.map_or(shape, |(from, to)| rearranged(shape, from, to))
-    }
-
-    /// A canonical result or gradient as this call has it.
-    pub(crate) fn as_given(&self, name: &str, dense: &mut Dense) {
-        let rank = dense.shape().len();
-        let order = self.both_layouts(name, rank).and_then(|(from, to)| order(from, to));
-        if let Some(order) = order {
-            *dense = Dense::from_view(&dense.view().permute(&order[..rank]));
-        }
-    }
-
-    /// An error about the canonical call as one about this one.
-    pub(crate) fn error_as_given(&self, mut error: Error) -> Error {
-        match &mut error {
-            Error::Shape { argument, expected, got, .. } => {
-                for shape in [expected, got] {
-                    if let Some((from, to)) = self.both_layouts(argument, shape.len()) {
-                        *shape = rearranged(*shape, from, to);
-                    }
-                }
-            }
-            Error::Rank { argument, expected, .. } => {
-                if let Some(at) = self.signature.argument(argument) {
-                    *expected = self.signature.shapes(self.signature.arguments[at].layouts.iter().copied());
-                }
-            }
-            _ => {}
-        }
-        error
-    }
 }
 
 /// What the padded size of saved states is filled up to a multiple of: the lanes of the widest vector.
 pub const LANES: usize = MAX_LANES;
 /// Numbers that a buffer for saved states has to spare: compilers take the sizes 0 and 1 for special cases.
 pub const SPARE: usize = 2;
-
-fn layout_of(layouts: &'static [&'static str], rank: usize) -> Option<&'static str> {
-    layouts.iter().find(|layout| layout.len() == rank).copied()
-}
-
-/// The axes of one layout in the order of another one; none where they are the same.
-fn order(from: &str, to: &str) -> Option<[usize; MAX_RANK]> {
-    if from == to {
-        return None;
-    }
-    let mut order = [0; MAX_RANK];
-    for (axis, letter) in order.iter_mut().zip(to.bytes()) {
-        *axis = from.bytes().position(|known| known == letter)?;
-    }
-    Some(order)
-}
-
-/// As [`order`], among the layouts of a rank.
-fn order_of_rank(rank: usize, from: &'static [&'static str], to: &'static [&'static str]) -> Option<[usize; MAX_RANK]> {
-    order(layout_of(from, rank)?, layout_of(to, rank)?)
-}
-
-fn permute(view: &mut View<'_>, from: &'static [&'static str], to: &'static [&'static str]) {
-    let rank = view.rank();
-    if let Some(order) = order_of_rank(rank, from, to) {
-        *view = view.permute(&order[..rank]);
-    }
-}
-
-fn permuted_mut<'v>(view: ViewMut<'v>, from: &'static [&'static str], to: &'static [&'static str]) -> ViewMut<'v> {
-    let rank = view.shape().len();
-    match order_of_rank(rank, from, to) {
-        Some(order) => view.permute(&order[..rank]),
-        None => view,
-    }
-}
-
-fn rearranged(shape: Shape, from: &str, to: &str) -> Shape {
-    let Some(order) = order(from, to) else { return shape };
-    let mut sizes = [0; MAX_RANK];
-    for (size, &axis) in sizes.iter_mut().zip(&order[..shape.len()]) {
-        *size = shape[axis];
-    }
-    Shape::of(&sizes[..shape.len()])
-}

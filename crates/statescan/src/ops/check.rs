@@ -361,7 +361,7 @@ impl<'a> Checker<'a> {
 /// Whether an argument may be complex in this call; the others are looked at only where it is.
 fn may_be_complex(signature: &Signature, argument: &signature::Argument, view: &View<'_>, views: &[Option<&View<'_>>]) -> bool {
     match argument.complex {
-        Complex::Never | Complex::Unless(_) => false,
+        Complex::Never | Complex::Without(_) => false,
         Complex::Always => true,
         Complex::As(names) if view.dtype().is_complex() => names.iter().any(|name| {
             let other = signature.argument(name).and_then(|at| views[at]);

@@ -37,9 +37,8 @@ impl Bound<'_> {
             Complex::Never => false,
             Complex::Always => true,
             Complex::As(_) => self.signature.named[at].complex.iter().flatten().any(beside),
-            Complex::Unless(flag) => {
-                let option = self.signature.setting(flag).and_then(|at| self.values.get(at));
-                option != Some(&Value::Flag(true))
+            Complex::Without(_) => {
+                self.signature.named[at].complex.iter().flatten().all(|argument| self.views[*argument].is_none())
             }
         }
     }

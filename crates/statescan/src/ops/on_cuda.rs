@@ -1,6 +1,6 @@
 //! What operations on CUDA have in common: how they name what `common.cuh` names, and what they refuse.
 
-use super::sequences::Sequences;
+use super::sequences::{Segments, Sequences};
 use crate::cuda::Value;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};
@@ -45,6 +45,20 @@ impl<'a> Sequences<'a> {
             Sequences::SeqIdx(_) => "Index",
         };
         Value::Name("Sequences", name)
+    }
+
+    /// Sequences of bounds, or of the axis that states have for them.
+    pub(crate) fn count(&self, segments: &Segments) -> usize {
+        match self {
+            Sequences::Whole => 1,
+            Sequences::CuSeqlens(bounds) => bounds.len() - 1,
+            Sequences::SeqIdx(_) => segments.per_row().unwrap_or(1),
+        }
+    }
+
+    /// Whether states have an axis of sequences within a row.
+    pub(crate) fn are_numbered(&self, segments: &Segments) -> bool {
+        matches!(self, Sequences::SeqIdx(_)) && segments.states_have_sequences()
     }
 
     /// Bounds, or the sequence of each step in the direction of a scan.

@@ -60,7 +60,6 @@ impl Operation {
     pub const ALL: &'static [Operation] = &[
         passes(&selective_scan::SIGNATURE, &selective_scan::Positional),
         passes(&ssd::SIGNATURE, &ssd::Positional),
-        passes(&ssd::HEADS_FIRST, &ssd::Positional),
         passes(&simplified_scan::SIGNATURE, &simplified_scan::Positional),
         passes(&simplified_scan::INNER, &simplified_scan::Positional),
         passes(&linear_scan::SIGNATURE, &linear_scan::Positional),
@@ -82,8 +81,8 @@ impl Operation {
     /// Those of the operation that concern the arguments; [`Error::Presence`] for an argument that is missing; [`Error::Unavailable`] for a step, whose
     /// state is checked with its arguments when it runs.
     pub fn prepare<'p>(&self, exec: &'p Exec, call: &'p Call<'p>) -> Result<Prepared<'p>> {
-        let pass = self.through(call, |call| self.passes()?.prepare(exec, call))?;
-        Ok(Prepared { call, pass })
+        call.check_presence()?;
+        Ok(Prepared { call, pass: self.passes()?.prepare(exec, call)? })
     }
 
     /// Type and shape of a result of a call.
@@ -115,11 +114,11 @@ impl Operation {
     }
 
     fn states(&self, call: &Call<'_>) -> Result<(Shape, usize)> {
-        let (state, saved) = self.through(call, |call| match &self.runs {
+        call.check_presence()?;
+        match &self.runs {
             Runs::Passes(passes) => passes.states(call),
             Runs::Step(_) => Ok((state_of(call)?.shape(), 0)),
-        })?;
-        Ok((call.state_as_given(state), saved))
+        }
     }
 
     /// Elements of `f32` that the forward pass wants as scratch memory.
@@ -178,21 +177,21 @@ impl Operation {
     /// Those of the operation that concern the arguments; [`Error::Unavailable`] for an operation whose kernels are no choice, or that has none for the call.
     pub fn plan(&self, gpu: &Gpu, call: &Call<'_>) -> Result<Vec<PlannedLaunch>> {
         let call = on_a_device(call)?;
-        self.through(&call, |call| match call.signature.name {
-            "ssd" => ssd::plan(&ssd::Args::of_call(call), gpu.0),
-            "simplified_scan" | "s5_inner" => simplified_scan::plan(&simplified_scan::Args::of_call(call), gpu.0),
+        call.check_presence()?;
+        match call.signature.name {
+            "ssd" => ssd::plan(&ssd::Args::of_call(&call), gpu.0),
+            "simplified_scan" | "s5_inner" => simplified_scan::plan(&simplified_scan::Args::of_call(&call), gpu.0),
             what => Err(Error::Unavailable { what, why: "its kernels are the same for every call" }),
-        })
+        }
     }
 
     /// What a slice of a sequence does to the state that enters it. Of the initial state the shape counts only.
     ///
     /// # Errors
     /// As [`Operation::forward`]; [`Error::Unavailable`] for an operation that is no scan.
-    pub fn summary(&self, exec: &Exec, call: &Call<'_>, out: Summary<'_>) -> Result<()> {
-        let Summary { state, decay, workspace } = out;
-        let mut out = Summary { state: state.map(|view| call.state_to_canonical(view)), decay, workspace };
-        self.through(call, |call| self.passes()?.summary(exec, call, &mut out))
+    pub fn summary(&self, exec: &Exec, call: &Call<'_>, mut out: Summary<'_>) -> Result<()> {
+        call.check_presence()?;
+        self.passes()?.summary(exec, call, &mut out)
     }
 
     /// Elements of `f32` that a summary needs as scratch memory.
@@ -200,7 +199,8 @@ impl Operation {
     /// # Errors
     /// As [`Operation::result`].
     pub fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
-        self.through(call, |call| self.passes()?.summary_workspace_len(exec, call))
+        call.check_presence()?;
+        self.passes()?.summary_workspace_len(exec, call)
     }
 
     /// Computes the gradients that are asked for.
@@ -217,15 +217,14 @@ impl Operation {
     /// # Errors
     /// As [`Operation::forward`].
     pub fn reference(&self, call: &Call<'_>) -> Result<Exact> {
-        let mut exact = self.through(call, |call| match &self.runs {
+        call.check_presence()?;
+        match &self.runs {
             Runs::Passes(passes) => passes.reference(call),
             Runs::Step(step) => {
                 let (y, state) = step.reference(call, &state_of(call)?)?;
                 Ok(vec![("y", y), (state_name(call), state)])
             }
-        })?;
-        exact.iter_mut().for_each(|(name, dense)| call.as_given(name, dense));
-        Ok(exact)
+        }
     }
 
     /// The gradients in `f64`.
@@ -234,10 +233,8 @@ impl Operation {
     /// As [`Operation::backward`].
     pub fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Exact> {
         self.differentiable()?;
-        let given = call.given_to_canonical(given);
-        let mut exact = self.through(call, |call| self.passes()?.reference_backward(call, &given))?;
-        exact.iter_mut().for_each(|(name, dense)| call.as_given(name, dense));
-        Ok(exact)
+        call.check_presence()?;
+        self.passes()?.reference_backward(call, given)
     }
 
     fn passes(&self) -> Result<&'static dyn Passes> {
@@ -250,15 +247,6 @@ impl Operation {
     fn differentiable(&self) -> Result<()> {
         let (op, expected) = (self.signature.name, "do not exist: a state is changed in place");
         if self.signature.differentiable { Ok(()) } else { Err(Error::Presence { op, argument: "gradients", expected }) }
-    }
-
-    /// Does something with the call as the table of the operation has it.
-    fn through<'a, T>(&self, call: &Call<'a>, work: impl FnOnce(&Call<'a>) -> Result<T>) -> Result<T> {
-        call.check_presence()?;
-        match call.canonical() {
-            None => work(call),
-            Some(canonical) => work(&canonical).map_err(|error| call.error_as_given(error)),
-        }
     }
 }
 
@@ -288,8 +276,7 @@ impl core::fmt::Debug for Prepared<'_> {
 impl Prepared<'_> {
     /// Type and shape of a result.
     pub fn result(&self, at: usize) -> Planned {
-        let state = || self.call.state_as_given(self.pass.state_shape());
-        Planned { dtype: self.call.result_type(at), shape: self.call.like(at).unwrap_or_else(state) }
+        Planned { dtype: self.call.result_type(at), shape: self.call.like(at).unwrap_or_else(|| self.pass.state_shape()) }
     }
 
     /// Numbers in the states that a forward pass keeps.
@@ -302,7 +289,7 @@ impl Prepared<'_> {
     /// # Errors
     /// [`Error::Unavailable`] for what a device has no kernels for.
     pub fn workspace_len(&self) -> Result<usize> {
-        self.as_given(self.pass.workspace_len())
+        self.pass.workspace_len()
     }
 
     /// The same for a backward pass, with or without what the forward pass kept.
@@ -310,7 +297,7 @@ impl Prepared<'_> {
     /// # Errors
     /// As [`Prepared::workspace_len`].
     pub fn backward_workspace_len(&self, has_saved: bool) -> Result<usize> {
-        self.as_given(self.pass.backward_workspace_len(has_saved))
+        self.pass.backward_workspace_len(has_saved)
     }
 
     /// Computes the results that are asked for.
@@ -318,8 +305,7 @@ impl Prepared<'_> {
     /// # Errors
     /// Those of the operation that concern the results.
     pub fn forward(&self, out: &mut Written<'_>) -> Result<()> {
-        self.call.results_to_canonical(&mut out.views);
-        self.as_given(self.pass.forward(out))
+        self.pass.forward(out)
     }
 
     /// Computes the gradients that are asked for.
@@ -327,8 +313,7 @@ impl Prepared<'_> {
     /// # Errors
     /// Those of the operation that concern what is read and written besides the arguments.
     pub fn backward(&self, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        self.call.gradients_to_canonical(&mut grads.views);
-        self.as_given(self.pass.backward(&self.call.given_to_canonical(given), grads))
+        self.pass.backward(given, grads)
     }
 
     /// Numbers (`f32`) that the first halves of a forward and of a backward pass keep for the second ones, 0 where a pass is not in two halves: those
@@ -348,8 +333,7 @@ impl Prepared<'_> {
     /// # Errors
     /// Those of [`Prepared::forward`] that concern what is written; [`Error::Unavailable`] where the pass is not in two halves.
     pub fn forward_ends(&self, ends: ViewMut<'_>, out: Summary<'_>) -> Result<()> {
-        let state = out.state.map(|view| self.call.state_to_canonical(view));
-        self.as_given(self.halves()?.forward_ends(ends, Summary { state, ..out }))
+        self.halves()?.forward_ends(ends, out)
     }
 
     /// The second half, from the initial state of this call: that of the first half may have been another one.
@@ -357,8 +341,7 @@ impl Prepared<'_> {
     /// # Errors
     /// As [`Prepared::forward_ends`].
     pub fn forward_rest(&self, ends: View<'_>, out: &mut Written<'_>) -> Result<()> {
-        self.call.results_to_canonical(&mut out.views);
-        self.as_given(self.halves()?.forward_rest(ends, out))
+        self.halves()?.forward_rest(ends, out)
     }
 
     /// The first half of a backward pass: `ends`, and the gradient by the state that enters the slice.
@@ -366,8 +349,7 @@ impl Prepared<'_> {
     /// # Errors
     /// As [`Prepared::forward_ends`].
     pub fn backward_ends(&self, ends: ViewMut<'_>, given: &Given<'_>, entering: ViewMut<'_>) -> Result<()> {
-        let (given, entering) = (self.call.given_to_canonical(given), self.call.state_to_canonical(entering));
-        self.as_given(self.halves()?.backward_ends(ends, &given, entering))
+        self.halves()?.backward_ends(ends, given, entering)
     }
 
     /// The second half, from the cotangents that are given: that by the final state may have been another one in the first half.
@@ -375,12 +357,7 @@ impl Prepared<'_> {
     /// # Errors
     /// As [`Prepared::forward_ends`].
     pub fn backward_rest(&self, ends: View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        self.call.gradients_to_canonical(&mut grads.views);
-        self.as_given(self.halves()?.backward_rest(ends, &self.call.given_to_canonical(given), grads))
-    }
-
-    fn as_given<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| self.call.error_as_given(error))
+        self.halves()?.backward_rest(ends, given, grads)
     }
 }
 

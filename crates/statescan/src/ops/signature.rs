@@ -29,8 +29,6 @@ pub enum Role {
     State,
     /// Integers: sequence bounds, indices.
     Index,
-    /// Checked, and without influence on any result.
-    Hint,
 }
 
 /// Whether numbers may be, or are, complex.
@@ -42,8 +40,8 @@ pub enum Complex {
     Always,
     /// As one of these arguments is; an argument itself may be real all the same.
     As(&'static [&'static str]),
-    /// Unless this flag is set.
-    Unless(&'static str),
+    /// Unless this argument is given.
+    Without(&'static str),
 }
 
 /// An argument of an operation.
@@ -156,11 +154,6 @@ pub(crate) const fn state(layouts: &'static [&'static str]) -> Argument {
 /// Optional integers.
 pub(crate) const fn index(layouts: &'static [&'static str]) -> Argument {
     Argument::new(layouts, Role::Index, false)
-}
-
-/// Optional numbers that are checked only.
-pub(crate) const fn hint(layouts: &'static [&'static str]) -> Argument {
-    Argument::new(layouts, Role::Hint, false)
 }
 
 /// The layout of a rank among several.
@@ -378,12 +371,6 @@ pub struct Signature {
     pub limit: Limit,
     /// What is known of its calls.
     pub facts: Facts,
-    /// The same operation in other layouts: calls are passed on to it with permuted views.
-    pub canonical: Option<&'static Signature>,
-    /// The position in the table of the operation that this signature leaves out: calls are passed on with nothing there.
-    pub(crate) left_out: Option<usize>,
-    /// What an option behind the last one is, by its position in the table of the operation.
-    pub(crate) fixed: Option<(usize, bool)>,
     /// Which arguments the results name, once [`Signature::resolved`] has looked: calls have no time for names.
     pub(crate) named: [Named; MAX_RESULTS],
 }
@@ -489,8 +476,5 @@ pub(crate) const SCAN: Signature = Signature {
     differentiable: true,
     limit: Limit { names: "", bytes: 0, what: "" },
     facts: Facts::NONE,
-    canonical: None,
-    left_out: None,
-    fixed: None,
     named: [Named::NOTHING; MAX_RESULTS],
 };

@@ -110,7 +110,6 @@ macro_rules! arguments {
         required { $( $(#[$need_meta:meta])* $need:ident = $need_argument:expr, )* }
         optional { $( $(#[$may_meta:meta])* $may:ident = $may_argument:expr, )* }
         $( sequences { $(#[$sequences_meta:meta])* $sequences:ident, } )?
-        $( others { $( $(#[$other_meta:meta])* $other:ident = $other_argument:expr, )* } )?
         options { $( $(#[$option_meta:meta])* $option:ident: $option_type:ty = $setting:expr, )* }
     ) => {
         /// The arguments by position.
@@ -121,7 +120,6 @@ macro_rules! arguments {
                 $crate::ops::table::tabled!(cu_seqlens, $crate::ops::signature::$sequences::CU_SEQLENS),
                 $crate::ops::table::tabled!(seq_idx, $crate::ops::signature::$sequences::SEQ_IDX),
             )?
-            $($( $crate::ops::table::tabled!($other, $other_argument), )*)?
         ];
         /// The options by position.
         const SETTINGS: &[$crate::ops::signature::Setting] = &[ $( $setting.field(stringify!($option)), )* ];
@@ -134,7 +132,6 @@ macro_rules! arguments {
                 $( $(#[$may_meta])* pub $may: Option<$crate::tensor::View<'a>>, )*
                 $( $(#[$sequences_meta])* pub $sequences: $crate::ops::Sequences<'a>, )?
                 $( $(#[$option_meta])* pub $option: $option_type, )*
-                $($( $(#[$other_meta])* pub $other: Option<$crate::tensor::View<'a>>, )*)?
             }
         }
 
@@ -149,7 +146,6 @@ macro_rules! arguments {
                         const DEFAULT: $crate::ops::call::Value = $crate::ops::call::Value::default_of(&$setting.choice);
                         $crate::ops::table::OptionField::of(DEFAULT)
                     }, )*
-                    $($( $other: None, )*)?
                 }
             }
 
@@ -159,7 +155,6 @@ macro_rules! arguments {
                     $( Some(&self.$need), )*
                     $( self.$may.as_ref(), )*
                     $( $crate::ops::table::no_view!($sequences), $crate::ops::table::no_view!($sequences), )?
-                    $($( self.$other.as_ref(), )*)?
                 ]
             }
 
@@ -178,7 +173,6 @@ macro_rules! arguments {
                     $( $may: call.views[next()], )*
                     $( $sequences: call.sequences([next(), next()]), )?
                     $( $option: $crate::ops::table::OptionField::of(call.values[option.next().expect("there is no end")]), )*
-                    $($( $other: call.views[next()], )*)?
                 }
             }
         }
@@ -195,7 +189,6 @@ macro_rules! operation {
         required { $( $(#[$need_meta:meta])* $need:ident: $need_verb:ident $(as $need_form:ident)? = $need_argument:expr, )* }
         optional { $( $(#[$may_meta:meta])* $may:ident: $may_verb:ident $(as $may_form:ident)? = $may_argument:expr, )* }
         $( sequences { $(#[$sequences_meta:meta])* $sequences:ident, } )?
-        $( others { $( $(#[$other_meta:meta])* $other:ident = $other_argument:expr, )* } )?
         options { $( $(#[$option_meta:meta])* $option:ident: $option_type:ty = $setting:expr, )* }
         results { $( $(#[$result_meta:meta])* $result:ident: $result_verb:ident = $output:expr, )* }
         $( totals { $( $(#[$total_meta:meta])* $total:ident: $total_verb:ident = $total_output:expr, )* } )?
@@ -212,7 +205,6 @@ macro_rules! operation {
             required { $( $(#[$need_meta])* $need = $need_argument, )* }
             optional { $( $(#[$may_meta])* $may = $may_argument, )* }
             $( sequences { $(#[$sequences_meta])* $sequences, } )?
-            $( others { $( $(#[$other_meta])* $other = $other_argument, )* } )?
             options { $( $(#[$option_meta])* $option: $option_type = $setting, )* }
         }
 

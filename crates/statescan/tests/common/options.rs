@@ -14,4 +14,4 @@ pub const INDEX_STATES: u32 = 1024;
 /// A skip for each channel of a head.
 pub const WIDE_SKIP: u32 = 2048;
 /// Rank 3 maps, heads before time, states (.., N, P).
-pub const HEADS_FIRST: u32 = 4096;
+pub const UNGROUPED: u32 = 4096;

@@ -38,7 +38,6 @@ fn check(name: &str, discretization: Discretization, inner: Option<bool>) {
         .delta_a(delta_a.as_ref().map(|v| v.view()))
         .discretization(discretization)
         .d(d.as_ref().map(|v| v.view()))
-        .real(inner.is_some())
         .conj_sym(inner.unwrap_or(true));
     let (by_y, by_last) = (case.need("cot.y"), case.tensor("cot.last_state"));
     let cotangents = Cotangents::default()

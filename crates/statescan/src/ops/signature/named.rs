@@ -9,7 +9,7 @@ pub(crate) struct Named {
     pub(crate) like: Option<usize>,
     /// The two arguments of its type; the same one twice where it has one.
     pub(crate) dtype: [usize; 2],
-    /// The arguments beside which it is complex.
+    /// The arguments that say whether it is complex.
     pub(crate) complex: [Option<usize>; 2],
 }
 
@@ -45,12 +45,16 @@ impl Named {
                 [number(arguments, a), number(arguments, b)]
             }
         };
-        if let Complex::As(names) = output.complex {
-            let mut at = 0;
-            while at < names.len() {
-                named.complex[at] = Some(number(arguments, names[at]));
-                at += 1;
+        match output.complex {
+            Complex::As(names) => {
+                let mut at = 0;
+                while at < names.len() {
+                    named.complex[at] = Some(number(arguments, names[at]));
+                    at += 1;
+                }
             }
+            Complex::Without(name) => named.complex[0] = Some(number(arguments, name)),
+            Complex::Never | Complex::Always => {}
         }
         named
     }

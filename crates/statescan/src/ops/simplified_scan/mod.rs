@@ -15,8 +15,8 @@
 //! | b, c | (P, H), (H, P) | real or complex |
 //! | delta_a | as delta | real; a step of its own for the decay (`deltaA`: asynchronous input) |
 //! | initial_state | (B, P), see [`Sequences`](crate::Sequences) for packed rows | real or complex |
-//! | real, conj_sym, d | flags, (H,) | what becomes of `C x`: as it is, or its real part with `f` by `conj_sym` and a skip (`s5_inner`) |
-//! | -> y | (B, H, L) | complex; real with `real` |
+//! | d, conj_sym | (H,), flag | skip; with it `y` is real (`s5_inner`), and `f` is 2 with `conj_sym`, else 1 |
+//! | -> y | (B, H, L) | complex; real with `d` |
 //! | -> last_state | as initial_state | complex |
 //!
 //! Each argument may have its own storage type and any strides. The state is complex. Carried values are `f32`, or `f64` where `u` is.
@@ -57,11 +57,11 @@ pub use summary::{summary, summary_workspace_len};
 const STEP: &[&str] = &["P", "BPL"];
 const STATE: &[&str] = &["BP", "BSP"];
 const DECAY: Output = state_beside("u", STATE).complex(Complex::As(&["A"])).field("decay", "grad of decay");
-/// The position of the skip, which only a real result has.
+/// The position of the skip.
 const SKIP: usize = 5;
 
 operation! {
-    /// Both operations: with `real` it is `s5_inner`, without it `simplified_scan`, which has no skip.
+    /// Both operations: with a skip it is `s5_inner`, without it `simplified_scan`.
     TABLE = Signature {
         name: "simplified_scan",
         about: "S5: x[t] = Abar x[t-1] + Bbar B u[t], y = C x, complex",
@@ -101,7 +101,7 @@ operation! {
         c: plain = parameter(&["HP"]).named("C").complex(Complex::Always),
     }
     optional {
-        /// Skip of a real result, (H,).
+        /// Skip, (H,). With it `y = f Re(C x) + D Re(u)`, real (`s5_inner`); without it `y = C x`, complex (`simplified_scan`).
         d: plain = parameter(&["H"]).named("D"),
         /// The decay's own step sizes, (B, P, L) or (P,).
         delta_a: step = activation(STEP).named("deltaA").alias(&["dt_a"]),
@@ -119,12 +119,10 @@ operation! {
         reverse: bool = REVERSE,
         /// Whether the states of a real result stand for conjugate pairs: `f` is 2, else 1.
         conj_sym: bool = Setting::new(Choice::Flag(true)),
-        /// Whether `y = f Re(C x) + D Re(u)` (`s5_inner`); else `y = C x`, complex (`simplified_scan`).
-        real: bool = Setting::new(Choice::Flag(false)),
     }
     results {
         /// Output, (B, H, L).
-        y: timed = like("u", &["BHL"]).alias(&["out"]).complex(Complex::Unless("real")),
+        y: timed = like("u", &["BHL"]).alias(&["out"]).complex(Complex::Without("D")),
         /// State after the last step, shaped as the initial state.
         last_state: state = state_beside("u", STATE).alias(&["final_state", "final_states"]).complex(Complex::Always),
     }
@@ -144,33 +142,27 @@ operation! {
 }
 
 /// A simplified scan as data.
-pub static SIGNATURE: Signature =
-    Signature { arguments: &WITHOUT_SKIP, settings: SETTINGS.split_at(2).0, results: &COMPLEX, left_out: Some(SKIP), ..TABLE }
-        .resolved();
+pub static SIGNATURE: Signature = Signature { settings: SETTINGS.split_at(2).0, ..TABLE };
 
-/// The same with a real result.
+/// The same with a skip, and so with a real result.
 pub static INNER: Signature = Signature {
     name: "s5_inner",
     about: "S5's layer: the scan with y = f Re(C x) + D Re(u), real",
-    settings: SETTINGS.split_at(3).0,
-    results: &REAL,
+    arguments: &WITH_SKIP,
+    settings: SETTINGS,
     facts: Facts {
         forward: Cost { flops: &[(14.0, "BPL"), (8.0, "BPLH")], ..TABLE.facts.forward },
         backward: Cost { flops: &[(50.0, "BPL"), (20.0, "BPLH")], ..TABLE.facts.backward },
         ..TABLE.facts
     },
-    fixed: Some((3, true)),
     ..TABLE
-}
-.resolved();
+};
 
-static COMPLEX: [Output; 2] = [RESULTS[0].complex(Complex::Always), RESULTS[1]];
-static REAL: [Output; 2] = [RESULTS[0].complex(Complex::Never), RESULTS[1]];
-
-static WITHOUT_SKIP: [Argument; ARGUMENTS.len() - 1] = {
-    let (mut all, mut at) = ([ARGUMENTS[0]; ARGUMENTS.len() - 1], 0);
+/// The arguments of a scan whose skip must be there.
+static WITH_SKIP: [Argument; ARGUMENTS.len()] = {
+    let (mut all, mut at) = ([ARGUMENTS[SKIP]; ARGUMENTS.len()], 0);
     while at < all.len() {
-        all[at] = ARGUMENTS[if at < SKIP { at } else { at + 1 }];
+        all[at] = if at == SKIP { ARGUMENTS[at].required() } else { ARGUMENTS[at] };
         at += 1;
     }
     all
@@ -179,12 +171,12 @@ static WITHOUT_SKIP: [Argument; ARGUMENTS.len() - 1] = {
 impl<'a> Args<'a> {
     /// `s5_inner`: a skip, real output, conjugate pairs unless `conj_sym` is set otherwise.
     pub fn inner(u: View<'a>, delta: View<'a>, a: View<'a>, b: View<'a>, c: View<'a>, d: View<'a>) -> Self {
-        Args { d: Some(d), real: true, ..Self::new(u, delta, a, b, c) }
+        Args { d: Some(d), ..Self::new(u, delta, a, b, c) }
     }
 
     /// The name under which errors are reported.
     fn op(&self) -> &'static str {
-        if self.real { INNER.name } else { SIGNATURE.name }
+        if self.d.is_some() { INNER.name } else { SIGNATURE.name }
     }
 }
 

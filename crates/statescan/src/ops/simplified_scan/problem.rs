@@ -1,7 +1,7 @@
 //! A checked call in normal form.
 
 use super::{Args, TABLE, cpu, cuda};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::check::Checker;
 use crate::ops::checked::States;
 use crate::ops::discretization::Discretization;
@@ -74,9 +74,6 @@ impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
     pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
         let (op, views) = (args.op(), args.views());
-        if !args.real && args.d.is_some() {
-            return Err(Error::Presence { op, argument: "d", expected: "belongs to a real result: set `real`" });
-        }
         let checker = Checker::new(op, device);
         let sizes = checker.bind(&TABLE, &views)?;
         let [batch, dim, seqlen, dstate] = ['B', 'H', 'L', 'P'].map(|letter| sizes.get(letter));
@@ -116,7 +113,7 @@ impl<'a> Problem<'a> {
             state_shape,
             normal,
             discretization: args.discretization,
-            real_factor: args.real.then_some(if args.conj_sym { 2.0 } else { 1.0 }),
+            real_factor: args.d.map(|_| if args.conj_sym { 2.0 } else { 1.0 }),
             d: args.d,
         }
     }

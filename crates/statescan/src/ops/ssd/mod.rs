@@ -16,12 +16,12 @@
 //! | dt_bias, dt_softplus, dt_limit | (H,), flag, (low, high) | in that order: add, softplus (the identity above 20), clamp |
 //! | dt_a | (B, L, H) | a step of its own for the decay, `exp(dt_a A)`, used as it is; with A = 1 it is the decay's logarithm |
 //! | initial_state | (B, H, P, N), see [`Sequences`](crate::Sequences) for packed rows | |
-//! | chunk_size, causal_mask | at least 1; (Q, Q) | checked; results do not depend on them |
+//! | chunk_size | at least 1 | checked; results do not depend on it |
 //! | -> y | (B, L, H, P) | |
 //! | -> final_state | as initial_state | |
 //!
-//! Everything is real. Each argument may have its own storage type and any strides, so heads may as well come before time: see
-//! [`Args::from_heads_first`]. Carried values are `f32`, or `f64` where `x` is.
+//! Everything is real. Each argument may have its own storage type and any strides, so tensors whose heads come before time go in as permuted
+//! views. Carried values are `f32`, or `f64` where `x` is.
 //!
 //! **Forward.** In a chunk of Q steps that starts from the state `S` (N, P), with `cs[i]` the sum of `dt A` up to and with step i,
 //!
@@ -52,7 +52,6 @@
 
 mod cpu;
 mod cuda;
-mod heads_first;
 mod problem;
 pub mod reference;
 mod summary;
@@ -65,7 +64,6 @@ use crate::ops::signature::*;
 use crate::ops::table::operation;
 use crate::step_size::StepSize;
 use crate::tensor::Shape;
-pub use heads_first::HEADS_FIRST;
 use problem::Problem;
 pub use summary::{summary, summary_workspace_len};
 
@@ -80,7 +78,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "ssd",
         about: "Mamba-2's scan with one decay for each head, as matrix products of chunks",
-        sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS, ('Q', "chunk")],
+        sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS],
         free: "G",
         saved: Saved::States { layout: "HPN", padded: None, complex: Complex::Never, on_cuda: false },
         decay: Some(&DECAY),
@@ -130,10 +128,6 @@ operation! {
     sequences {
         /// How the time axis divides into sequences.
         sequences,
-    }
-    others {
-        /// Ones on and below the diagonal, zeros above, (Q, Q): checked and not used.
-        causal_mask = hint(&["QQ"]),
     }
     options {
         /// Whether `dt` goes through softplus after the bias.

@@ -53,6 +53,7 @@ impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
     pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
         let (checker, views) = (Checker::new(OP, device), args.views());
+        check_order(args)?;
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, seqlen, nheads, headdim, dstate] = ['B', 'L', 'H', 'P', 'N'].map(|letter| sizes.get(letter));
         // maps without a group axis have one group
@@ -64,7 +65,9 @@ impl<'a> Problem<'a> {
             return Err(Error::Shape { op: OP, argument: "c", expected, got: args.c.shape() });
         }
         check_interval(OP, "dt_limit", args.dt_limit)?;
-        check_hints(args)?;
+        if args.chunk_size == 0 {
+            return Err(Error::Value { op: OP, argument: "chunk_size", expected: "at least 1", got: 0.0 });
+        }
         // without heads there may be any number of groups
         let others = &[nheads.max(ngroups), headdim, dstate];
         let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 3 };
@@ -160,24 +163,12 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Arguments that are checked, and that no result depends on.
-fn check_hints(args: &Args<'_>) -> Result<()> {
-    if args.chunk_size == 0 {
-        return Err(Error::Value { op: OP, argument: "chunk_size", expected: "at least 1", got: 0.0 });
+/// Says what to do with tensors whose heads come before time, where weights and maps tell.
+fn check_order(args: &Args<'_>) -> Result<()> {
+    let (&[_, heads, steps, _], &[nheads]) = (&*args.x.shape(), &*args.a.shape()) else { return Ok(()) };
+    if heads == steps || heads != nheads || args.b.shape().get(1) != Some(&steps) {
+        return Ok(());
     }
-    let Some(mask) = &args.causal_mask else { return Ok(()) };
-    if mask.device() != Device::Cpu {
-        let why = "its values are checked where the host can read them; leave it out, results do not depend on it";
-        return Err(Error::Unavailable { what: "ssd with a `causal_mask` on a device", why });
-    }
-    for i in 0..mask.shape()[0] {
-        for j in 0..mask.shape()[0] {
-            let got = mask.at(&[i, j]).re;
-            if got != f64::from(u8::from(j <= i)) {
-                let expected = "ones on and below the diagonal and zeros above";
-                return Err(Error::Value { op: OP, argument: "causal_mask", expected, got });
-            }
-        }
-    }
-    Ok(())
+    let expected = "has heads before time: exchange axes 1 and 2 of `x`, `dt`, `dt_a` and `z`, and the last two axes of states";
+    Err(Error::Presence { op: OP, argument: "x", expected })
 }

@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 const TYPES: [DType; 4] = [DType::F32, DType::F64, DType::BF16, DType::F16];
 /// These multiply matrices with the instructions that the processor has, whatever level their own code runs on.
-const WITH_PRODUCTS: [&str; 4] = ["ssd", "ssd_heads_first", "simplified_scan", "s5_inner"];
+const WITH_PRODUCTS: [&str; 3] = ["ssd", "simplified_scan", "s5_inner"];
 const HEADER: &str = "# operation, scenario, type, level, the level that products had; checksums of the passes\n";
 
 /// A line of the file: what was computed, and the checksums of its passes.

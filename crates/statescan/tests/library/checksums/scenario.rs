@@ -119,7 +119,6 @@ impl Scenario {
             }
             Role::Index if argument.name == "cache_seqlens" => Some(common::indices(DType::I32, &[7, 2][..shape[0]])),
             Role::Index => Some(common::indices(DType::I64, &[2, 0][..shape[0]])),
-            Role::Hint => None,
             role => {
                 let complex = self.complex && argument.complex != Complex::Never;
                 let dtype = match role {
@@ -137,6 +136,8 @@ impl Scenario {
         let wanted = match argument.name {
             "cu_seqlens" => false,
             "seq_idx" => self.packed,
+            // with it a simplified scan is `s5_inner`, which has lines of its own
+            "D" if operation.signature.name == "simplified_scan" => false,
             _ => argument.required || self.full,
         };
         let form = operation.signature.forms.first();
@@ -179,7 +180,6 @@ impl Scenario {
             *value = match (setting.name, setting.choice) {
                 ("dt_limit", _) if self.full => Value::Interval(0.05, 0.9),
                 ("reverse", _) => Value::Flag(self.reverse),
-                ("conj_sym" | "real", _) => Value::Flag(self.full),
                 (_, Choice::Flag(_)) => Value::Flag(self.full),
                 ("activation", _) => Value::Word(self.full.then_some(0)),
                 ("discretization", Choice::Word(..)) if self.rule.is_some() => Value::Word(self.rule),

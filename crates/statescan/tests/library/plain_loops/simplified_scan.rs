@@ -125,7 +125,6 @@ fn oracle(i: &Inputs, method: Discretization, real: bool) -> Results {
     let mut args = Args::new(i.view("u"), i.view("delta"), i.view("a"), i.view("b"), i.view("c"))
         .initial_state(i.view("initial"))
         .discretization(method)
-        .real(real)
         .d(skip(i, real));
     args.delta_a = i.get("delta_a");
     let cotangents = Cotangents::default().y(i.view("dy")).last_state(i.view("dlast"));
@@ -177,7 +176,7 @@ fn simplified_state_update_is_its_loops() {
         let first = |name: &str| i.get(name).map(|view| view.index(2, 0));
         let (u, delta) = (first("u").unwrap(), first("delta").unwrap());
         let mut args = update::Args::new(u, delta, i.view("a"), i.view("b"), i.view("c"));
-        args = args.discretization(method).real(real).d(skip(i, real));
+        args = args.discretization(method).d(skip(i, real));
         args.delta_a = first("delta_a");
         let (y, _) = update::reference::update(&args, &i.view("initial")).unwrap();
         let loops = Dense::from_view(&expected(i, method, real, numbers)[0].1.view().index(2, 0));

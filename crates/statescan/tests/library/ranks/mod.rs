@@ -18,7 +18,7 @@ use statescan::tensor::{Dense, ErrorBound, Workspace};
 use statescan::{DType, Error, Exec, Tensor};
 use std::sync::{Barrier, Mutex};
 
-const OPERATIONS: [&str; 6] = ["selective_scan", "ssd", "ssd_heads_first", "simplified_scan", "s5_inner", "linear_scan"];
+const OPERATIONS: [&str; 5] = ["selective_scan", "ssd", "simplified_scan", "s5_inner", "linear_scan"];
 
 /// How the sequences of a call are packed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -114,7 +114,6 @@ impl Owned {
                 Role::Index if argument.name == "cu_seqlens" => (packing == Packing::Bounds, DType::I64),
                 Role::Index => (matches!(packing, Packing::Index | Packing::IndexStates), DType::I64),
                 Role::State => (case.initial || packing == Packing::IndexStates, DType::F32),
-                Role::Hint => (false, DType::F32),
                 _ => (argument.required || case.optional, DType::F32),
             };
             // the gradient of a real state would be real where that of the states between ranks is complex

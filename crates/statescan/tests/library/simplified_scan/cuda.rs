@@ -27,7 +27,7 @@ fn cuda_sizes_around_tiles() {
         [2, 17, 193, 36],
     ];
     for (u, conj_sym) in [(DType::Complex64, None), (DType::F32, Some(true)), (DType::BF16, Some(false))] {
-        on_gpu(sizes.map(|[b, h, p, l]| Setup { u, conj_sym, skip: conj_sym.is_some(), ..Setup::new(b, h, p, l) }), check);
+        on_gpu(sizes.map(|[b, h, p, l]| Setup { u, conj_sym, ..Setup::new(b, h, p, l) }), check);
     }
 }
 
@@ -56,7 +56,7 @@ fn cuda_segments() {
 fn cuda_layers() {
     for u in [DType::F32, DType::BF16, DType::F16, DType::Complex64] {
         for layout in [Layout::Dense, Layout::Scattered] {
-            let setup = Setup { u, layout, conj_sym: Some(true), skip: true, ..Setup::new(2, 96, 80, 300) };
+            let setup = Setup { u, layout, conj_sym: Some(true), ..Setup::new(2, 96, 80, 300) };
             on_gpu([setup], check);
         }
     }
@@ -67,7 +67,7 @@ fn cuda_layers() {
 fn cuda_gradients_one_by_one() {
     let Some(exec) = gpu() else { return };
     for setup in [
-        Setup { conj_sym: Some(true), skip: true, delta_a: Some(false), ..Setup::new(2, 10, 7, 300) },
+        Setup { conj_sym: Some(true), delta_a: Some(false), ..Setup::new(2, 10, 7, 300) },
         Setup { constant: true, packed: Packed::Index, ..Setup::new(2, 10, 7, 300) },
     ] {
         let rng = &mut Rng::new(9);
@@ -104,7 +104,7 @@ fn some(case: &Case, by_y: bool, by_last: bool) -> Cotangents<'_> {
 fn cuda_cotangents_one_by_one() {
     let Some(exec) = gpu() else { return };
     let rng = &mut Rng::new(10);
-    let case = Case::new(rng, Setup { conj_sym: Some(false), skip: true, ..Setup::new(2, 10, 7, 200) });
+    let case = Case::new(rng, Setup { conj_sym: Some(false), ..Setup::new(2, 10, 7, 200) });
     let here = case.on(&exec);
     for (by_y, by_last) in [(true, false), (false, true), (false, false)] {
         let expected = reference::backward(&case.args(), &some(&case, by_y, by_last)).unwrap();

@@ -31,10 +31,9 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     assert!(matches!(fails(good.initial_state(cview(&[3, 4]))), Error::Shape { argument: "initial_state", .. }));
     let bounds = View::new(&index[..3], &[3]).unwrap();
     assert!(matches!(fails(good.sequences(Sequences::CuSeqlens(bounds))), Error::Value { argument: "cu_seqlens", .. }));
-    let inner = |d| good.real(true).d(view(d));
+    let inner = |d| good.d(view(d));
     assert!(matches!(fails(inner(&[3])), Error::DType { op: "s5_inner", argument: "y", .. }));
     assert!(matches!(fails(inner(&[4])), Error::Shape { argument: "d", .. }));
-    assert!(matches!(fails(inner(&[3]).real(false)), Error::Presence { op: "simplified_scan", argument: "d", .. }));
 
     let mut d = vec![7f32; 3];
     let mut grads = Gradients::default().d(statescan::ViewMut::new(&mut d, &[3]).unwrap());
@@ -72,7 +71,7 @@ fn sizes_that_no_memory_has_are_refused() {
         let args = |[batch, dim, seqlen, dstate]: [usize; 4]| {
             let (u, delta) = (broadcast(one, &[batch, dim, seqlen]), broadcast(one, &[dstate]));
             let maps = [broadcast(one, &[dstate, dim]), broadcast(one, &[dim, dstate])];
-            Args::new(u, delta, delta, maps[0], maps[1]).real(real)
+            Args::new(u, delta, delta, maps[0], maps[1]).d(real.then(|| broadcast(one, &[dim])))
         };
         for sizes in [
             [1, 1, 1, 1 << 62],

@@ -57,7 +57,7 @@ impl Case {
             }),
             b: normal(rng, maps, &[dstate, dim], layout, fan(dim)),
             c: normal(rng, maps, &[dim, dstate], layout, fan(dstate)),
-            d: (conj_sym.is_some() && rng.below(3) > 0).then(|| normal(rng, DType::F32, &[dim], layout, 1.0)),
+            d: conj_sym.is_some().then(|| normal(rng, DType::F32, &[dim], layout, 1.0)),
             delta_a: (rng.below(3) == 0).then(|| step(rng)),
             indices: indexed.then(|| {
                 let mut next = order.into_iter();
@@ -84,8 +84,7 @@ impl Case {
         Args::new(self.u.view(), self.delta.view(), self.a.view(), self.b.view(), self.c.view())
             .delta_a(delta_a)
             .discretization(self.method)
-            .d(d.filter(|_| self.conj_sym.is_some()))
-            .real(self.conj_sym.is_some())
+            .d(d)
             .conj_sym(self.conj_sym.unwrap_or(true))
             .state_batch_indices(indices)
     }
@@ -179,7 +178,6 @@ fn steps_give_the_scan() {
         let scan = simplified_scan::Args::new(u, delta, a, b, c)
             .delta_a((i > 1).then_some(delta_a))
             .discretization(method)
-            .real(real)
             .d(real.then_some(d));
         let whole = simplified_scan::reference::forward(&scan).unwrap();
         let y_type = if real { DType::F32 } else { DType::Complex64 };
@@ -192,7 +190,6 @@ fn steps_give_the_scan() {
                 let args = Args::new(u.index(2, t), delta.index(2, t), a, b, c)
                     .delta_a((i > 1).then_some(delta_a))
                     .discretization(method)
-                    .real(real)
                     .d(real.then_some(d));
                 update(&exec, &args, &mut state.view_mut(), &mut y.view_mut().index(2, t)).unwrap();
             }
@@ -267,7 +264,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let wrong = good.state_batch_indices(view(&[2]));
     assert!(matches!(fails(wrong), Error::DType { argument: "state_batch_indices", .. }));
     run(good.state_batch_indices(at(4..6)), &[2, 4]).unwrap();
-    assert!(matches!(fails(good.real(true)), Error::DType { argument: "y", .. }));
+    assert!(matches!(fails(good.d(view(&[3]))), Error::DType { argument: "y", .. }));
 }
 
 #[test]

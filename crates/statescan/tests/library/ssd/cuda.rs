@@ -38,7 +38,7 @@ fn cuda_rows_of_bf16() {
         case([3, 127, 4, 80, 2, 72], ALL),
         case([1, 129, 3, 128, 1, 128], 0),
         case([2, 333, 8, 24, 4, 8], INITIAL),
-        case([1, 1000, 6, 64, 2, 128], WIDE_SKIP | GATE | LIMIT | HEADS_FIRST),
+        case([1, 1000, 6, 64, 2, 128], WIDE_SKIP | GATE | LIMIT | UNGROUPED),
         case([2, 200, 3, 64, 1, 256], 0),
         case([1, 129, 4, 80, 2, 200], ALL),
         // so many that gradients are formed from one half of the states after the other

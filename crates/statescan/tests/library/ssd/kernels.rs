@@ -27,12 +27,12 @@ fn plain_shapes_on_every_level() {
 
 #[test]
 fn every_option_on_every_level() {
-    let alone = [GATE, SKIP, WIDE_SKIP, BIAS, SOFTPLUS, BIAS | SOFTPLUS, LIMIT, OWN_DECAY_STEP, INITIAL, REVERSE, HEADS_FIRST];
+    let alone = [GATE, SKIP, WIDE_SKIP, BIAS, SOFTPLUS, BIAS | SOFTPLUS, LIMIT, OWN_DECAY_STEP, INITIAL, REVERSE, UNGROUPED];
     for option in alone {
         everywhere(Case { seed: 2, ..Case::new(DType::F32, [2, 70, 6, 9, 1, 5], option) });
     }
     for packed in [BOUNDS, INDEX, INDEX | INDEX_STATES] {
-        for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP | OWN_DECAY_STEP | HEADS_FIRST] {
+        for option in [0, INITIAL, INITIAL | REVERSE | GATE | SKIP | OWN_DECAY_STEP | UNGROUPED] {
             everywhere(Case { seed: 4, ..Case::new(DType::F32, [2, 250, 4, 6, 2, 4], packed | option) });
         }
     }

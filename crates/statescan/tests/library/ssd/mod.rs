@@ -91,8 +91,7 @@ impl Inputs {
         let wide_x = [case.batch, seqlen, heads, case.headdim];
         let steps = [case.batch, seqlen, heads];
         let grouped = [case.batch, seqlen, case.groups, case.dstate];
-        let map =
-            if case.groups == 1 && case.has(HEADS_FIRST) { vec![case.batch, seqlen, case.dstate] } else { grouped.to_vec() };
+        let map = if case.groups == 1 && case.has(UNGROUPED) { vec![case.batch, seqlen, case.dstate] } else { grouped.to_vec() };
         let third = seqlen / 3;
         let bounds = indices(DType::I64, &[0, third, third, 2 * third, seqlen].map(|bound| bound as i64));
         let mut step = 0;
@@ -146,11 +145,8 @@ impl Inputs {
     fn args<'a>(&'a self, case: &Case) -> Args<'a> {
         let on = |option, view: &'a Tensor| case.has(option).then(|| view.view());
         let (x, dt, a, b, c) = (self.x.view(), self.dt.view(), self.a.view(), self.b.view(), self.c.view());
-        let args = match case.has(HEADS_FIRST) {
-            false => Args::new(x, dt, a, b, c),
-            true => Args::from_heads_first(x.permute(&[0, 2, 1, 3]), dt.permute(&[0, 2, 1]), a, b, c),
-        };
-        args.d(on(SKIP | WIDE_SKIP, &self.d))
+        Args::new(x, dt, a, b, c)
+            .d(on(SKIP | WIDE_SKIP, &self.d))
             .z(on(GATE, &self.z))
             .dt_bias(on(BIAS, &self.bias))
             .dt_softplus(case.has(SOFTPLUS))

@@ -34,14 +34,12 @@ fn results_do_not_depend_on_threads_or_runs() {
 }
 
 #[test]
-fn chunk_size_and_mask_change_nothing() {
+fn chunk_size_changes_nothing() {
     let case = Case::new(DType::F32, [1, 100, 4, 8, 1, 6], INITIAL);
     let inputs = Inputs::new(&case);
     let expected = run_forward(&case, &inputs, &Exec::cpu(1), true).unwrap();
-    let mask: Vec<f32> = (0..25).map(|i| f32::from(u8::from(i % 5 <= i / 5))).collect();
     for chunk_size in [1, 5, 1000] {
-        let mask = View::new(&mask, &[5, 5]).unwrap();
-        let args = inputs.args(&case).chunk_size(chunk_size).causal_mask(mask);
+        let args = inputs.args(&case).chunk_size(chunk_size);
         let mut y = Tensor::host(DType::F32, &inputs.x.shape()).unwrap();
         ssd::forward(&Exec::cpu(1), &args, &mut Outputs::default().y(y.view_mut())).unwrap();
         assert_eq!(y.bytes(), expected.y.bytes());
@@ -127,8 +125,6 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let small = Tensor::host(DType::F32, &[1]).unwrap();
     let ints = Tensor::host(DType::I32, &[4]).unwrap();
     let odd = Tensor::host(DType::F32, &[2, 7, 3, 5]).unwrap();
-    let mask = Tensor::host(DType::F32, &[3, 3]).unwrap();
-    let tall = Tensor::host(DType::F32, &[3, 2]).unwrap();
     let bounds = [0i64, 3, 7];
     type Wrong<'a> = (&'static str, Args<'a>, fn(&Error) -> bool);
     let wrong: Vec<Wrong<'_>> = vec![
@@ -149,8 +145,6 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         ("dt_limit", good.dt_limit((1.0, 0.0)), |e| matches!(e, Error::Value { .. })),
         ("dt_limit", good.dt_limit((f64::NAN, 0.0)), |e| matches!(e, Error::Value { .. })),
         ("chunk_size", good.chunk_size(0), |e| matches!(e, Error::Value { .. })),
-        ("causal_mask", good.causal_mask(mask.view()), |e| matches!(e, Error::Value { .. })),
-        ("causal_mask", good.causal_mask(tall.view()), |e| matches!(e, Error::Shape { .. })),
         ("cu_seqlens", good.sequences(Sequences::CuSeqlens(View::new(&bounds, &[3]).unwrap())), |e| {
             matches!(e, Error::Value { .. })
         }),

@@ -115,7 +115,7 @@ impl<'p, 'a> Call<'p, 'a> {
     }
 
     fn numbered(&self) -> bool {
-        matches!(self.problem.sequences, Sequences::SeqIdx(_)) && self.problem.segments.states_have_sequences()
+        self.problem.sequences.are_numbered(&self.problem.segments)
     }
 
     /// How many neighbours of a (batch, channel, step) tensor a thread reads or writes at once.

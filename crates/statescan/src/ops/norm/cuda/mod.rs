@@ -11,7 +11,8 @@ use crate::cuda::{
 };
 use crate::error::{Error, Result};
 use crate::ops::checked::needed;
-use crate::tensor::{DType, RawViewMut, View};
+use crate::ops::on_cuda::{dtype, read, single_only};
+use crate::tensor::View;
 use plan::{Plan, Preference};
 
 const ROWS: Header = header!("rows.cuh");
@@ -130,14 +131,6 @@ fn backward_preference(problem: &Problem<'_>, size: usize) -> Preference {
     if more { BACKWARD_WITH_MORE } else { BACKWARD }
 }
 
-fn dtype(view: &Option<View<'_>>) -> DType {
-    view.map_or(DType::F32, |v| v.dtype())
-}
-
-fn read(target: &Option<RawViewMut>) -> Option<View<'_>> {
-    target.as_ref().map(|v| v.as_read())
-}
-
 /// A call as the kernels see it.
 struct Call<'p, 'a> {
     problem: &'p Problem<'a>,
@@ -145,12 +138,10 @@ struct Call<'p, 'a> {
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>) -> Result<Self> {
-        let refuse = |what, why| Err(Error::Unavailable { what, why });
-        if problem.double {
-            return refuse("norm in f64", "kernels for CUDA compute in f32");
-        }
+        single_only(problem.double, "norm in f64")?;
         if problem.count() > i32::MAX as usize {
-            return refuse("norm of so many rows", "kernels for CUDA count 2^31 - 1 of them");
+            let why = "kernels for CUDA count 2^31 - 1 of them";
+            return Err(Error::Unavailable { what: "norm of so many rows", why });
         }
         Ok(Call { problem })
     }

@@ -143,7 +143,7 @@ impl<'p, 'a> Call<'p, 'a> {
 
     /// Whether states have an axis of sequences within a row.
     fn numbered(&self) -> bool {
-        matches!(self.problem.sequences, Sequences::SeqIdx(_)) && self.problem.segments.states_have_sequences()
+        self.problem.sequences.are_numbered(&self.problem.segments)
     }
 
     /// How a (batch, channel, step) tensor is copied in tiles.

@@ -19,9 +19,9 @@ pub(super) use planned::plan;
 
 use super::{Problem, SIGNATURE, Targets};
 use crate::cuda::{Numbers, Queue, Stream};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::checked::needed;
-use crate::ops::sequences::Sequences;
+use crate::ops::on_cuda::single_only;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Layout, Plan, Shape};
 use product::{Factor, Product, To};
@@ -57,31 +57,15 @@ struct Call<'p, 'a> {
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>, numbers: Numbers, tf32: bool) -> Result<Self> {
-        if problem.double {
-            return Err(Error::Unavailable { what: "a simplified scan in f64", why: "kernels for CUDA compute in f32" });
-        }
-        let (sequences, sequence_count) = match problem.sequences {
-            Sequences::Whole => (None, 1),
-            Sequences::CuSeqlens(bounds) => (Some(bounds), bounds.len() - 1),
-            Sequences::SeqIdx(index) => {
-                (Some(if problem.reverse { index.flip(1) } else { index }), problem.segments.per_row().unwrap_or(1))
-            }
-        };
+        single_only(problem.double, "a simplified scan in f64")?;
+        let (sequences, sequence_count) = (problem.sequences.along(problem.reverse), problem.sequences.count(&problem.segments));
         let (plan, terms) = (Plan::new(shape(problem), numbers), if tf32 { SHORT } else { PRECISE });
         Ok(Call { problem, plan, terms, sequences, sequence_count })
     }
 
     /// Whether states have an axis of sequences within a row.
     fn numbered(&self) -> bool {
-        matches!(self.problem.sequences, Sequences::SeqIdx(_)) && self.problem.segments.states_have_sequences()
-    }
-
-    fn sequences_name(&self) -> &'static str {
-        match self.problem.sequences {
-            Sequences::Whole => "Whole",
-            Sequences::CuSeqlens(_) => "Bounds",
-            Sequences::SeqIdx(_) => "Index",
-        }
+        self.problem.sequences.are_numbered(&self.problem.segments)
     }
 
     /// Numbers along time in a workspace, (batch, state, step).

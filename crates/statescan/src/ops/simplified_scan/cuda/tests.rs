@@ -8,6 +8,7 @@ use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::ops::checked::NO_STATES;
 use crate::ops::discretization::Discretization;
+use crate::ops::sequences::Sequences;
 use crate::tensor::Device;
 
 const BATCH: usize = 3;
@@ -63,7 +64,7 @@ fn add_types(suite: &mut Suite) {
         (DType::F16, DType::F32, false),
     ] {
         for discretization in Discretization::ALL {
-            let args = Args { real, d: real.then_some(skip), discretization, ..args(u, maps, DType::F32, SIZES) };
+            let args = Args { d: real.then_some(skip), discretization, ..args(u, maps, DType::F32, SIZES) };
             add(suite, &args, &[BATCH, SIZES[1]]);
         }
     }

@@ -1,12 +1,13 @@
 //! The walks over time: the scan of the forward pass, and that of the backward pass with the gradients of steps.
 
-use super::plan::{ITEMS, Plan, WARPS};
+use super::plan::{ITEMS, WARPS};
 use super::{Call, OP};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Header, Kernel, Launch, Program, SEQUENCES, Stream, Strided, Value, header,
-    neighbours, params,
+    Address, COMMON, Config, DISCRETIZATION, Header, Kernel, Launch, Program, SEQUENCES, Stream, Strided, header, neighbours,
+    params,
 };
 use crate::error::Result;
+use crate::ops::on_cuda::{Pass, dtype, read};
 use crate::ops::simplified_scan::Step;
 use crate::tensor::{DType, RawViewMut, View};
 use num_complex::Complex32;
@@ -74,48 +75,12 @@ params! {
     }
 }
 
-/// What a launch does with rows, as `common.cuh` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pass {
-    Whole,
-    Ends,
-    Rest,
-}
-
-impl Pass {
-    /// The launches of a walk.
-    fn all(plan: &Plan) -> &'static [Pass] {
-        if plan.segments > 1 { &[Pass::Ends, Pass::Rest] } else { &[Pass::Whole] }
-    }
-
-    fn value(self) -> Value {
-        let name = match self {
-            Pass::Whole => "Whole",
-            Pass::Ends => "Ends",
-            Pass::Rest => "Rest",
-        };
-        Value::Name("Pass", name)
-    }
-
-    fn segments(self, plan: &Plan) -> usize {
-        if self == Pass::Ends { plan.segments - 1 } else { plan.segments }
-    }
-}
-
 /// Addresses in a workspace, and of the saved states.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     pub numbers: u64,
     pub ends: u64,
     pub checkpoints: u64,
-}
-
-fn dtype(view: &Option<View<'_>>) -> DType {
-    view.map_or(DType::F32, |v| v.dtype())
-}
-
-fn read(target: &Option<RawViewMut>) -> Option<View<'_>> {
-    target.as_ref().map(|v| v.as_read())
 }
 
 /// Step sizes with three axes, and neighbouring steps that one access takes.
@@ -144,7 +109,7 @@ impl Call<'_, '_> {
             .dtype("BEFORE", dtype(before))
             .dtype("AFTER", dtype(after))
             .set("METHOD", p.discretization.constant())
-            .set("SEQUENCES", Value::Name("Sequences", self.sequences_name()))
+            .set("SEQUENCES", p.sequences.value())
             .set("PASS", pass.value())
             .flag("NUMBERED", self.numbered())
             .flag("REVERSE", p.reverse)
@@ -175,12 +140,12 @@ impl Call<'_, '_> {
             pitch: plan.pitch as i64,
             segments: plan.segments as i64,
             segment_tiles: plan.segment_tiles as i64,
-            launched_segments: pass.segments(plan) as i64,
+            launched_segments: pass.segments(plan.segments) as i64,
         }
     }
 
     fn walk_launch(&self, pass: Pass) -> Result<Launch> {
-        let warps = (self.problem.batch * self.problem.dstate).checked_mul(pass.segments(&self.plan));
+        let warps = (self.problem.batch * self.problem.dstate).checked_mul(pass.segments(self.plan.segments));
         Ok(Launch::new(OP, warps.map(|warps| warps.div_ceil(WARPS)), 32 * WARPS)?)
     }
 }
@@ -204,7 +169,7 @@ impl Scan {
             let params = Params { inputs: call.inputs(pass, places, &before, &after), checkpoints };
             Ok(Kernel { config, launch: call.walk_launch(pass)?, params })
         };
-        Pass::all(&call.plan).iter().map(kernel).collect()
+        Pass::all(call.plan.segments > 1).iter().map(kernel).collect()
     }
 
     /// # Safety
@@ -274,7 +239,7 @@ impl Gradients<'_> {
             };
             Ok(Kernel { config, launch: call.walk_launch(pass)?, params })
         };
-        Pass::all(&call.plan).iter().map(kernel).collect()
+        Pass::all(call.plan.segments > 1).iter().map(kernel).collect()
     }
 
     /// # Safety

@@ -14,9 +14,9 @@
 //! | delta, delta_a | (B, P) or (P,) | real |
 //! | a | (P,) or (P, 1) | real or complex |
 //! | b, c | (P, H), (H, P) | real or complex |
-//! | real, conj_sym, d | flags, (H,) | what becomes of `C x`, as in the scan |
+//! | d, conj_sym | (H,), flag | what becomes of `C x`, as in the scan |
 //! | state_batch_indices | (B,) | i32 or i64: the state that a row uses, negative for none |
-//! | -> y | (B, H) | complex; real with `real` |
+//! | -> y | (B, H) | complex; real with `d` |
 //!
 //! Each argument may have its own storage type and any strides. Where an index is negative, `y` is zero and no state is touched.
 //! Sums are `f32`, or `f64` where `u` or the state is. The maps are read once for up to 64 rows, where they lie; nothing is packed.
@@ -79,7 +79,7 @@ step! {
         c = parameter(&["HP"]).named("C").complex(Complex::Always),
     }
     optional {
-        /// Skip of a real result, (H,).
+        /// Skip, (H,). With it `y = f Re(C x) + D Re(u)`, real; without it `y = C x`, complex.
         d = parameter(&["H"]).named("D"),
         /// The decay's own step sizes, (B, P) or (P,).
         delta_a = activation(STEP).named("deltaA").alias(&["dt_a"]),
@@ -89,12 +89,10 @@ step! {
     options {
         /// How (A, B) become a recurrence.
         discretization: Discretization = discretization(2),
-        /// Whether `y = f Re(C x) + D Re(u)`; else `y = C x`, complex.
-        real: bool = Setting::new(Choice::Flag(false)),
         /// Whether the states of a real result stand for conjugate pairs: `f` is 2, else 1.
         conj_sym: bool = Setting::new(Choice::Flag(true)),
     }
-    results { y = like("u", &["BH"]).alias(&["out"]).complex(Complex::Unless("real")), }
+    results { y = like("u", &["BH"]).alias(&["out"]).complex(Complex::Without("D")), }
 }
 
 /// Moves `state` on by one step and writes `y`.

@@ -39,9 +39,6 @@ pub(crate) struct Problem<'a> {
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form, beside a state of a shape.
     pub(super) fn new(args: &Args<'a>, device: Device, state: Shape) -> Result<Self> {
-        if !args.real && args.d.is_some() {
-            return Err(Error::Presence { op: OP, argument: "d", expected: "belongs to a real result: set `real`" });
-        }
         let sizes = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?;
         let [batch, dim, dstate] = ['B', 'H', 'P'].map(|letter| sizes.get(letter));
         if state.len() != 2 {
@@ -68,7 +65,7 @@ impl<'a> Problem<'a> {
             c: args.c,
             delta_a: args.delta_a.map(batched),
             discretization: args.discretization,
-            real_factor: args.real.then_some(if args.conj_sym { 2.0 } else { 1.0 }),
+            real_factor: args.d.map(|_| if args.conj_sym { 2.0 } else { 1.0 }),
             d: args.d,
             rows,
         })

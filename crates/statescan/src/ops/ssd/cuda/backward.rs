@@ -7,10 +7,11 @@ use super::hopper::halves;
 use super::portable::gradients::{self, Places};
 use super::portable::maps::{Maps, Of};
 use super::route::{ByChunk, Fused, Layout, Route, walks};
-use super::walk::{self, Part, Walk};
+use super::walk::{self, Walk};
 use super::{Call, Setting, refuse_double};
 use crate::cuda::{Queue, Stream, Sum, sum_terms};
 use crate::error::Result;
+use crate::ops::on_cuda;
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
 use crate::tensor::RawViewMut;
@@ -89,7 +90,7 @@ impl Pass<'_, '_> {
         let slots = [layout.states, layout.gradients].map(|offset| self.at(offset));
         let workspace = (layout.ends_len > 0).then(|| self.at(layout.ends));
         for ((walk, route), slots) in walks.iter().zip(routes).zip(slots) {
-            let workspace = if walk.part == Part::Rest { self.ends } else { workspace };
+            let workspace = if walk.part == on_cuda::Pass::Rest { self.ends } else { workspace };
             if let Some(route) = route {
                 // SAFETY: what a pass is made of.
                 unsafe { route.launch(self.stream, walk, walk::Rooms { workspace, slots })? };
@@ -103,7 +104,7 @@ impl Pass<'_, '_> {
         let slots = route.fused.plan.slots(self.call.problem);
         let mut walks = walks(self.call, self.sources, self.targets, slots);
         if self.ends.is_some() && route.walks[1].plan.has_halves() {
-            walks[1].part = Part::Rest;
+            walks[1].part = on_cuda::Pass::Rest;
         }
         self.walk(&walks, &route.walks.map(|route| Some(walk::Route::Hopper(route))), layout)?;
         let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));

@@ -2,12 +2,13 @@
 //! row. A backward pass has its walk through time in both halves, and all else in the second one.
 
 use super::hopper::walk::Route as Hopper;
-use super::walk::{Direction, Output, Part, Rooms, Walk, forward};
+use super::walk::{Direction, Output, Rooms, Walk, forward};
 use super::{Call, Setting, backward, refuse_double};
 use crate::cuda::{Queue, Stream};
 use crate::error::Result;
 use crate::ops::checked::needed;
 use crate::ops::halves::{SummaryTargets, whole};
+use crate::ops::on_cuda::Pass;
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, OP, Sources, Targets};
 use crate::tensor::{RawViewMut, View};
@@ -28,7 +29,7 @@ fn rooms(ends: u64) -> Rooms {
 }
 
 pub(crate) fn forward_ends(queue: &Queue<'_>, problem: &Problem<'_>, ends: RawViewMut, out: &SummaryTargets) -> Result<()> {
-    let walk = Walk { part: Part::Ends, ..Walk::forward(problem, None, out.state) };
+    let walk = Walk { part: Pass::Ends, ..Walk::forward(problem, None, out.state) };
     let (route, rooms) = (cut(&walk, Setting::of(queue)).ok_or(whole(OP))?, rooms(ends.as_mut_ptr() as u64));
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; there is room for the ends, which the
     // second launch finds.
@@ -39,7 +40,7 @@ pub(crate) fn forward_ends(queue: &Queue<'_>, problem: &Problem<'_>, ends: RawVi
 }
 
 pub(crate) fn forward_rest(queue: &Queue<'_>, problem: &Problem<'_>, ends: &View<'_>, targets: &Targets) -> Result<()> {
-    let walk = Walk { part: Part::Rest, ..Walk::forward(problem, targets.y.as_ref(), targets.final_state) };
+    let walk = Walk { part: Pass::Rest, ..Walk::forward(problem, targets.y.as_ref(), targets.final_state) };
     match cut(&walk, Setting::of(queue)) {
         // SAFETY: as in `forward_ends`; the ends are read only.
         Some(route) => unsafe { route.launch(queue, &walk, rooms(ends.as_ptr() as u64)) },
@@ -57,7 +58,7 @@ fn walk_back<'p, 'a>(problem: &'p Problem<'a>, sources: &Sources<'a>, after: Opt
         before: sources.final_state,
         after,
         slots: None,
-        part: Part::Ends,
+        part: Pass::Ends,
     }
 }
 

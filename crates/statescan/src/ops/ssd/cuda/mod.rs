@@ -17,9 +17,9 @@ pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 
 use super::Problem;
-use crate::cuda::{Address, Config, Header, Numbers, StepTypes, Stream, Strided, Value, header, neighbours, params};
+use crate::cuda::{Address, Config, Header, Numbers, StepTypes, Stream, Strided, header, neighbours, params};
 use crate::error::{Error, Result};
-use crate::ops::sequences::Sequences;
+use crate::ops::on_cuda::{dtype, single_only};
 use crate::tensor::{DType, RawViewMut, View};
 use core::ffi::c_void;
 use portable::plan::{Math, Shape, Tiles};
@@ -32,10 +32,7 @@ const TOO_LARGE: Error =
 const TOO_MANY: Error = Error::Unavailable { what: super::OP, why: "so many rows need more blocks than a launch can have" };
 
 fn refuse_double(problem: &Problem<'_>) -> Result<()> {
-    match problem.double {
-        true => Err(Error::Unavailable { what: "ssd in f64", why: "kernels for CUDA compute in f32" }),
-        false => Ok(()),
-    }
+    single_only(problem.double, "ssd in f64")
 }
 
 /// Where a call runs, as far as that decides which kernels do.
@@ -125,17 +122,8 @@ struct Call<'p, 'a> {
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>, dy: Option<View<'a>>) -> Self {
-        let sequences = match problem.sequences {
-            Sequences::Whole => None,
-            Sequences::CuSeqlens(bounds) => Some(bounds),
-            Sequences::SeqIdx(index) => Some(if problem.reverse { index.flip(1) } else { index }),
-        };
-        let sequence_count = match problem.sequences {
-            Sequences::Whole => 1,
-            Sequences::CuSeqlens(bounds) => bounds.len() - 1,
-            Sequences::SeqIdx(_) => problem.segments.per_row().unwrap_or(1),
-        };
-        Call { problem, dy, sequences, sequence_count, gated: None }
+        let sequences = problem.sequences.along(problem.reverse);
+        Call { problem, dy, sequences, sequence_count: problem.sequences.count(&problem.segments), gated: None }
     }
 
     /// What products are made of.
@@ -156,7 +144,7 @@ impl<'p, 'a> Call<'p, 'a> {
 
     /// Whether states have an axis of sequences within a row.
     fn numbered(&self) -> bool {
-        matches!(self.problem.sequences, Sequences::SeqIdx(_)) && self.problem.segments.states_have_sequences()
+        self.problem.sequences.are_numbered(&self.problem.segments)
     }
 
     /// The constants that `tiles.cuh` needs; `last`: the type of a cotangent of the final state.
@@ -184,24 +172,18 @@ impl<'p, 'a> Call<'p, 'a> {
     /// Types and options, which every kernel needs.
     fn options(&self) -> Config {
         let p = self.problem;
-        let of = |view: &Option<View<'_>>| view.map_or(DType::F32, |v| v.dtype());
-        let sequences = match p.sequences {
-            Sequences::Whole => "Whole",
-            Sequences::CuSeqlens(_) => "Bounds",
-            Sequences::SeqIdx(_) => "Index",
-        };
         let step_size = StepTypes::of(&p.dt, &p.dt_bias, &p.dt_a, p.step_size);
         Config::default()
             .with(&step_size)
             .dtype("X", p.x.dtype())
-            .dtype("Z", of(&p.z))
+            .dtype("Z", dtype(&p.z))
             .dtype("B", p.b.dtype())
             .dtype("C", p.c.dtype())
             .dtype("A", p.a.dtype())
-            .dtype("SKIP", of(&p.d))
-            .dtype("INITIAL", of(&p.initial_state))
+            .dtype("SKIP", dtype(&p.d))
+            .dtype("INITIAL", dtype(&p.initial_state))
             .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
-            .set("SEQUENCES", Value::Name("Sequences", sequences))
+            .set("SEQUENCES", p.sequences.value())
             .flag("NUMBERED", self.numbered())
             .flag("REVERSE", p.reverse)
             .flag("HAS_Z", p.z.is_some())
@@ -252,10 +234,7 @@ fn gated_width(headdim: usize, math: Math) -> usize {
     (0..4).map(|shift| (16 / math.size()) >> shift).find(|&n| n > 0 && headdim.is_multiple_of(n)).unwrap_or(1)
 }
 
-/// The type of an optional target, and neighbours that are written at once.
-fn type_of(target: &Option<RawViewMut>) -> DType {
-    target.as_ref().map_or(DType::F32, |v| v.as_read().dtype())
-}
+/// Neighbours of an optional target that are written at once.
 fn width_of(target: &Option<RawViewMut>) -> usize {
     target.as_ref().map_or(1, |v| width(&v.as_read()))
 }

@@ -7,9 +7,10 @@ use super::hopper::packed;
 use super::hopper::walk as hopper;
 use super::portable::plan::{Cut, Kind, Slots, Tiles, slices};
 use super::portable::walk as portable;
-use super::walk::{Direction, Output, Part, Route as WalkRoute, Walk};
+use super::walk::{Direction, Output, Route as WalkRoute, Walk};
 use super::{Call, Setting, TOO_LARGE};
 use crate::error::Result;
+use crate::ops::on_cuda::Pass;
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
 use crate::tensor::DType;
@@ -91,7 +92,7 @@ pub(super) fn walks<'p, 'a>(
         before: call.problem.initial_state,
         after: None,
         slots,
-        part: Part::Whole,
+        part: Pass::Whole,
     };
     let (before, after) = (sources.final_state, targets.initial_state);
     [forward, Walk { direction: Direction::Backward, before, after, ..forward }]

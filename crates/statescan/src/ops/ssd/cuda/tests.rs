@@ -7,11 +7,13 @@ use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{MAPS, Maps, Of};
 use super::portable::walk::WALK;
 use super::route::{ByChunk, Layout, Route};
-use super::walk::{self, Direction, Output, Part, Pass, Route as WalkRoute, Walk};
+use super::walk::{self, Direction, Output, Route as WalkRoute, Walk};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Numbers, PlannedLaunch};
 use crate::ops::checked::NO_STATES;
+use crate::ops::on_cuda::Pass;
+use crate::ops::sequences::Sequences;
 use crate::tensor::Device;
 
 /// What kernels are made for.
@@ -88,10 +90,10 @@ fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
     if plan.packed.is_none() {
         // in two halves
         for (walk, pass) in [(&forward, Pass::Ends), (&forward, Pass::Rest), (&backward, Pass::Ends), (&backward, Pass::Rest)] {
-            suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(&Walk { part: Part::Ends, ..*walk }, pass));
+            suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(&Walk { part: Pass::Ends, ..*walk }, pass));
         }
         for (walk, decay) in [(&forward, Some(target(problem.a))), (&backward, None)] {
-            let walk = Walk { part: Part::Ends, after: Some(target(problem.a)), ..*walk };
+            let walk = Walk { part: Pass::Ends, after: Some(target(problem.a)), ..*walk };
             suite.add_for(&["sm_90a"], &hopper::ENDS, &plan.config_of_ends(&walk, &decay));
         }
     }

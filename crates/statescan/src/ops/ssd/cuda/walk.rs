@@ -6,6 +6,7 @@ use super::portable::walk as portable;
 use super::{Call, Setting, refuse_double};
 use crate::cuda::{Launch, Queue, Stream};
 use crate::error::Result;
+use crate::ops::on_cuda::Pass;
 use crate::ops::ssd::Targets;
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{RawViewMut, View};
@@ -35,17 +36,8 @@ pub(super) struct Walk<'p, 'a> {
     pub after: Option<RawViewMut>,
     /// The slots that it fills.
     pub slots: Option<Slots>,
-    pub part: Part,
-}
-
-/// How much of a walk is walked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    Whole,
-    /// Of one in two halves, between which what it begins with may arrive: every segment on its own.
-    Ends,
-    /// Every segment from what enters it.
-    Rest,
+    /// All of it, or one of its two phases, between which what it begins with may arrive.
+    pub part: Pass,
 }
 
 /// Addresses of what a walk needs besides its tensors: for the ends of segments, and its slots.
@@ -53,24 +45,6 @@ pub(super) enum Part {
 pub(super) struct Rooms {
     pub workspace: Option<u64>,
     pub slots: u64,
-}
-
-/// What a launch does with rows, as `common.cuh` has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pass {
-    Whole,
-    Ends,
-    Rest,
-}
-
-impl Pass {
-    pub fn name(self) -> &'static str {
-        match self {
-            Pass::Whole => "Whole",
-            Pass::Ends => "Ends",
-            Pass::Rest => "Rest",
-        }
-    }
 }
 
 /// Which kernel takes a walk, and how it cuts time: a function of types, sizes, layouts and a device's numbers.
@@ -142,7 +116,7 @@ impl<'p, 'a> Walk<'p, 'a> {
             before: problem.initial_state,
             after,
             slots: None,
-            part: Part::Whole,
+            part: Pass::Whole,
         }
     }
 }

@@ -125,7 +125,6 @@ mod tests {
                 let args = Args {
                     discretization,
                     delta_a: complex.then_some(delta),
-                    real: !complex,
                     d: (!complex).then(|| tensor(DType::F32, &[40])),
                     state_batch_indices: complex.then(|| tensor(DType::I32, &[5])),
                     ..Args::new(u, delta, tensor(DType::Complex64, &[24]), maps[0], maps[1])

@@ -9,10 +9,11 @@ use crate::cuda::{
     TensorMap, Tiling, header, params,
 };
 use crate::error::Result;
+use crate::ops::on_cuda::type_of;
 use crate::ops::ssd::GradientTargets;
 use crate::ops::ssd::cuda::portable::gradients::Places;
 use crate::ops::ssd::cuda::portable::plan::Slots;
-use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, TOO_MANY, type_of};
+use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, TOO_MANY};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, RawViewMut, View};
 

@@ -2,7 +2,8 @@
 
 use crate::cuda::{COMMON, Config, Launch, Program, Queue, SEQUENCES, STEP_SIZE, params};
 use crate::error::Result;
-use crate::ops::ssd::cuda::{Call, HAND_ON, INPUTS, Inputs, States, TOO_MANY, type_of};
+use crate::ops::on_cuda::type_of;
+use crate::ops::ssd::cuda::{Call, HAND_ON, INPUTS, Inputs, States, TOO_MANY};
 use crate::tensor::{DType, RawViewMut, View};
 
 pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =

@@ -6,12 +6,13 @@ use super::packed::{self, Packed, SPAN};
 use super::{PACKED, TOOLS};
 use crate::cuda::{
     Address, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, SharedMemory, Stream,
-    Strided, Swizzle, TensorMap, Tiling, Value, header, params,
+    Strided, Swizzle, TensorMap, Tiling, header, params,
 };
 use crate::error::Result;
+use crate::ops::on_cuda::{Pass, type_of};
 use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
-use crate::ops::ssd::cuda::walk::{Direction, Output, Part, Pass, Rooms, Walk};
-use crate::ops::ssd::cuda::{INPUTS, Inputs, States, TOO_MANY, type_of};
+use crate::ops::ssd::cuda::walk::{Direction, Output, Rooms, Walk};
+use crate::ops::ssd::cuda::{INPUTS, Inputs, States, TOO_MANY};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, RawViewMut, View};
 
@@ -224,11 +225,11 @@ impl Plan {
             .int("BLOCK_UNITS", self.block_units)
             .int("PLACES", packed::PLACES)
             .int("STATES", self.states)
-            .set("PASS", Value::Name("Pass", pass.name()))
+            .set("PASS", pass.value())
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("HAS_SLOTS", has_slots(walk, pass))
-            .flag("HALVES", walk.part != Part::Whole)
+            .flag("HALVES", walk.part != Pass::Whole)
             .int("SLOT_CHUNKS", walk.slot_chunks())
             .int("STAGES", self.stages(walk, output))
             .shared(&self.shared(walk, pass))
@@ -339,14 +340,13 @@ impl Route {
     pub fn launches(&self, walk: &Walk<'_, '_>) -> Result<Vec<(Pass, Launch)>> {
         let plan = &self.plan;
         let passes: &[_] = match walk.part {
-            Part::Whole if plan.segments > 1 => &[Pass::Ends, Pass::Rest],
-            Part::Whole => &[Pass::Whole],
-            Part::Ends => &[Pass::Ends],
-            Part::Rest => &[Pass::Rest],
+            Pass::Whole => Pass::all(plan.segments > 1),
+            Pass::Ends => &[Pass::Ends],
+            Pass::Rest => &[Pass::Rest],
         };
         let launch = |&pass: &Pass| {
             // the last segment of a row leaves nothing, but for other processes
-            let idle = usize::from(pass == Pass::Ends && walk.part == Part::Whole);
+            let idle = usize::from(pass == Pass::Ends && walk.part == Pass::Whole);
             let rows = if plan.packed.is_some() { plan.rows() } else { plan.segments - idle };
             let (blocks, rows) = u32::try_from(plan.blocks).ok().zip(u32::try_from(rows).ok()).ok_or(TOO_MANY)?;
             let shared = plan.shared(walk, pass).len() + ALIGNMENT;

@@ -2,14 +2,11 @@
 
 use super::TILES;
 use super::plan::{Cut, Kind, Math, Tiles};
-use crate::cuda::{
-    Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, Value, params,
-};
+use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, params};
 use crate::error::Result;
-use crate::ops::ssd::cuda::walk::{Direction, Output, Pass, Rooms, Walk};
-use crate::ops::ssd::cuda::{
-    HAND_ON, INPUTS, Inputs, Setting, States, TOO_LARGE, TOO_MANY, gated_width, type_of, width, width_of,
-};
+use crate::ops::on_cuda::{Pass, type_of};
+use crate::ops::ssd::cuda::walk::{Direction, Output, Rooms, Walk};
+use crate::ops::ssd::cuda::{HAND_ON, INPUTS, Inputs, Setting, States, TOO_LARGE, TOO_MANY, gated_width, width, width_of};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::DType;
 use core::ffi::c_void;
@@ -97,7 +94,7 @@ impl Route {
             .dtype("BEFORE", walk.before.map_or(DType::F32, |v| v.dtype()))
             .dtype("AFTER", type_of(&walk.after))
             .int("OUT_WIDTH", widths.min().unwrap_or(1))
-            .set("PASS", Value::Name("Pass", pass.name()))
+            .set("PASS", pass.value())
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("TURNS_ROWS", output && tiles.math == Math::Tf32)
