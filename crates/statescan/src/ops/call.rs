@@ -2,9 +2,10 @@
 
 use super::CHECKPOINT;
 use super::check::Sizes;
-use super::checked::Bound;
-use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, Role, Saved, Signature, fits};
+use super::checked::PassKind;
+use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
+use crate::cuda::Key;
 use crate::error::{Error, Result};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, Device, Shape, View, ViewMut};
@@ -74,13 +75,6 @@ pub struct Written<'a> {
     pub state: Option<ViewMut<'a>>,
 }
 
-impl<'a> Written<'a> {
-    /// The first results or gradients, for the typed functions of an operation.
-    pub(crate) fn take<const N: usize>(&mut self) -> [Option<ViewMut<'a>>; N] {
-        core::array::from_fn(|at| self.views[at].take())
-    }
-}
-
 /// What a backward pass reads besides the call.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Given<'a> {
@@ -138,18 +132,11 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// A required argument of a call that has it.
-    pub(crate) fn need(&self, at: usize) -> View<'a> {
-        self.views[at].expect("the presence of arguments is checked before")
-    }
-
-    /// How the time axis divides: by the arguments `cu_seqlens` and `seq_idx`, which stand there.
-    pub(crate) fn sequences(&self, [bounds, index]: [usize; 2]) -> Sequences<'a> {
-        match (self.views[bounds], self.views[index]) {
-            (Some(bounds), _) => Sequences::CuSeqlens(bounds),
-            (None, Some(index)) => Sequences::SeqIdx(index),
-            (None, None) => Sequences::Whole,
-        }
+    /// Sets arguments, how time divides behind them, and options, all by position.
+    pub(crate) fn set(&mut self, views: &[Option<View<'a>>], sequences: &[Sequences<'a>], values: &[Value]) {
+        let all = views.iter().copied().chain(sequences.iter().flat_map(Sequences::views));
+        self.views.iter_mut().zip(all).for_each(|(to, view)| *to = view);
+        self.values.iter_mut().zip(values).for_each(|(to, value)| *to = *value);
     }
 
     /// The argument of a name.
@@ -190,10 +177,51 @@ impl<'a> Call<'a> {
         self.signature.form(self.signature.arguments[0].layout(first.rank())?)
     }
 
+    /// The arguments by position, as checks take them.
+    pub(crate) fn given(&self) -> [Option<&View<'a>>; MAX_ARGUMENTS] {
+        self.views.each_ref().map(Option::as_ref)
+    }
+
+    fn dtype(&self, argument: usize) -> DType {
+        self.views[argument].map_or(DType::F32, |view| view.dtype())
+    }
+
+    /// Whether a result is complex.
+    pub(crate) fn is_result_complex(&self, at: usize) -> bool {
+        let mut named = self.signature.named[at].complex.iter().flatten();
+        match self.signature.results[at].complex {
+            Complex::Never => false,
+            Complex::Always => true,
+            Complex::As(_) => named.any(|&argument| self.dtype(argument).is_complex()),
+            Complex::Without(_) => named.all(|&argument| self.views[argument].is_none()),
+        }
+    }
+
     /// The type of a result.
     pub fn result_type(&self, at: usize) -> DType {
-        let views = self.views.each_ref().map(Option::as_ref);
-        Bound { signature: self.signature, views: &views, values: &self.values }.result_type(at)
+        let [first, second] = self.signature.named[at].dtype;
+        let (a, b, complex) = (self.dtype(first), self.dtype(second), self.is_result_complex(at));
+        match self.signature.results[at].dtype {
+            ResultType::OfFirst(..) => {
+                if self.views[first].is_some() {
+                    a
+                } else {
+                    b
+                }
+            }
+            ResultType::Of(_) if a.is_complex() == complex => a,
+            ResultType::Promoted(..) if a == b => a,
+            _ => carried(if a.is_double() { a } else { b }, complex),
+        }
+    }
+
+    /// The key of a pass on a device, to which what the pass reads and writes besides is added.
+    pub(crate) fn key(&self, pass: PassKind) -> Key {
+        let (arguments, settings) = (self.signature.arguments.len(), self.signature.settings.len());
+        let mut key = Key::new(self.signature, pass as u64);
+        self.views[..arguments].iter().for_each(|view| key.view(view.as_ref()));
+        self.values[..settings].iter().for_each(|value| key.words(&value.words()));
+        key
     }
 
     /// The shape of a result that has an argument's.
@@ -203,8 +231,7 @@ impl<'a> Call<'a> {
 
     /// The type of the numbers that states are saved in.
     pub fn saved_type(&self) -> DType {
-        let views = self.views.each_ref().map(Option::as_ref);
-        Bound { signature: self.signature, views: &views, values: &self.values }.saved_type()
+        carried(self.dtype(self.signature.leaders[0]), false)
     }
 
     /// Numbers in the largest buffer that the states which a forward pass keeps can need, however time divides into sequences.

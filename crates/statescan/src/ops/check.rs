@@ -259,7 +259,7 @@ impl<'a> Checker<'a> {
         signature: &'static Signature,
         views: &[Option<&View<'_>>],
         (states_are_complex, shape): (bool, &[usize]),
-        gradients: &[&'a Option<ViewMut<'_>>],
+        gradients: &'a [Option<ViewMut<'_>>],
     ) -> Result<()> {
         let differentiable = signature.arguments.iter().zip(views).filter(|(argument, _)| argument.gradient);
         for ((argument, view), gradient) in differentiable.zip(gradients) {

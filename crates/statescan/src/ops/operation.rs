@@ -1,16 +1,19 @@
 //! Every operation by name: its signature, and what runs a [`Call`] of it.
 
 use super::call::{Call, Given, Planned, Written};
-use super::halves::Halves;
-pub use super::passes::Exact;
-use super::passes::{Pass, Passes, Step};
+use super::checked::NO_STATES;
+use super::op::{Op, Step, named_gradients, named_results};
+pub use super::prepared::Prepared;
 use super::signature::Signature;
 use super::summary::Summary;
 use super::{causal_conv1d, linear_scan, norm, selective_scan, simplified_scan, ssd};
 use crate::cuda::{Gpu, PlannedLaunch, on_a_device};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{Shape, View, ViewMut};
+use crate::tensor::{Dense, Device, Shape, View};
+
+/// Results or gradients of an oracle, by their names.
+pub type Exact = Vec<(&'static str, Dense)>;
 
 /// An operation that takes calls by position.
 ///
@@ -37,7 +40,7 @@ pub struct Operation {
 
 /// What runs the calls of an operation.
 enum Runs {
-    Passes(&'static dyn Passes),
+    Passes(&'static dyn Op),
     Step(&'static dyn Step),
 }
 
@@ -47,8 +50,8 @@ impl core::fmt::Debug for Operation {
     }
 }
 
-const fn passes(signature: &'static Signature, passes: &'static dyn Passes) -> Operation {
-    Operation { signature, runs: Runs::Passes(passes) }
+const fn passes(signature: &'static Signature, op: &'static dyn Op) -> Operation {
+    Operation { signature, runs: Runs::Passes(op) }
 }
 
 const fn step(signature: &'static Signature, step: &'static dyn Step) -> Operation {
@@ -58,16 +61,16 @@ const fn step(signature: &'static Signature, step: &'static dyn Step) -> Operati
 impl Operation {
     /// Every operation, in the order of the documentation.
     pub const ALL: &'static [Operation] = &[
-        passes(&selective_scan::SIGNATURE, &selective_scan::Positional),
-        passes(&ssd::SIGNATURE, &ssd::Positional),
-        passes(&simplified_scan::SIGNATURE, &simplified_scan::Positional),
-        passes(&simplified_scan::INNER, &simplified_scan::Positional),
-        passes(&linear_scan::SIGNATURE, &linear_scan::Positional),
-        passes(&causal_conv1d::SIGNATURE, &causal_conv1d::Positional),
-        passes(&norm::SIGNATURE, &norm::Positional),
-        step(&selective_scan::update::SIGNATURE, &selective_scan::update::Positional),
-        step(&simplified_scan::update::SIGNATURE, &simplified_scan::update::Positional),
-        step(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::Positional),
+        passes(&selective_scan::SIGNATURE, &selective_scan::Table),
+        passes(&ssd::SIGNATURE, &ssd::Table),
+        passes(&simplified_scan::SIGNATURE, &simplified_scan::Table),
+        passes(&simplified_scan::INNER, &simplified_scan::Table),
+        passes(&linear_scan::SIGNATURE, &linear_scan::Table),
+        passes(&causal_conv1d::SIGNATURE, &causal_conv1d::Table),
+        passes(&norm::SIGNATURE, &norm::Table),
+        step(&selective_scan::update::SIGNATURE, &selective_scan::update::Table),
+        step(&simplified_scan::update::SIGNATURE, &simplified_scan::update::Table),
+        step(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::Table),
     ];
 
     /// The operation of a name.
@@ -82,7 +85,7 @@ impl Operation {
     /// state is checked with its arguments when it runs.
     pub fn prepare<'p>(&self, exec: &'p Exec, call: &'p Call<'p>) -> Result<Prepared<'p>> {
         call.check_presence()?;
-        Ok(Prepared { call, pass: self.passes()?.prepare(exec, call)? })
+        Prepared::new(self.op()?, exec, *call, NO_STATES)
     }
 
     /// Type and shape of a result of a call.
@@ -102,7 +105,8 @@ impl Operation {
     /// # Errors
     /// As [`Operation::result`].
     pub fn state_shape(&self, call: &Call<'_>) -> Result<Shape> {
-        Ok(self.states(call)?.0)
+        let none = Error::Unavailable { what: self.signature.name, why: "no result of it is a state" };
+        self.states(call)?.0.ok_or(none)
     }
 
     /// Numbers in the states that the forward pass of a call keeps.
@@ -113,11 +117,15 @@ impl Operation {
         Ok(self.states(call)?.1)
     }
 
-    fn states(&self, call: &Call<'_>) -> Result<(Shape, usize)> {
+    fn states(&self, call: &Call<'_>) -> Result<(Option<Shape>, usize)> {
         call.check_presence()?;
         match &self.runs {
-            Runs::Passes(passes) => passes.states(call),
-            Runs::Step(_) => Ok((state_of(call)?.shape(), 0)),
+            Runs::Passes(op) => {
+                let device = call.views[0].map_or(Device::Cpu, |view| view.device());
+                let problem = op.problem(call, device, NO_STATES)?;
+                Ok((problem.state_shape(), problem.saved_len()))
+            }
+            Runs::Step(_) => Ok((Some(state_of(call)?.shape()), 0)),
         }
     }
 
@@ -191,7 +199,7 @@ impl Operation {
     /// As [`Operation::forward`]; [`Error::Unavailable`] for an operation that is no scan.
     pub fn summary(&self, exec: &Exec, call: &Call<'_>, mut out: Summary<'_>) -> Result<()> {
         call.check_presence()?;
-        self.passes()?.summary(exec, call, &mut out)
+        self.op()?.summary(exec, call, &mut out)
     }
 
     /// Elements of `f32` that a summary needs as scratch memory.
@@ -200,7 +208,7 @@ impl Operation {
     /// As [`Operation::result`].
     pub fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
         call.check_presence()?;
-        self.passes()?.summary_workspace_len(exec, call)
+        self.op()?.summary_workspace_len(exec, call)
     }
 
     /// Computes the gradients that are asked for.
@@ -219,9 +227,9 @@ impl Operation {
     pub fn reference(&self, call: &Call<'_>) -> Result<Exact> {
         call.check_presence()?;
         match &self.runs {
-            Runs::Passes(passes) => passes.reference(call),
+            Runs::Passes(op) => Ok(named_results(call, op.reference(call)?)),
             Runs::Step(step) => {
-                let (y, state) = step.reference(call, &state_of(call)?)?;
+                let [y, state] = step.reference(call, &state_of(call)?)?;
                 Ok(vec![("y", y), (state_name(call), state)])
             }
         }
@@ -234,12 +242,12 @@ impl Operation {
     pub fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Exact> {
         self.differentiable()?;
         call.check_presence()?;
-        self.passes()?.reference_backward(call, given)
+        Ok(named_gradients(call, self.op()?.reference_backward(call, given)?))
     }
 
-    fn passes(&self) -> Result<&'static dyn Passes> {
+    fn op(&self) -> Result<&'static dyn Op> {
         match self.runs {
-            Runs::Passes(passes) => Ok(passes),
+            Runs::Passes(op) => Ok(op),
             Runs::Step(_) => Err(Error::Unavailable { what: self.signature.name, why: "a step is neither prepared nor divided" }),
         }
     }
@@ -259,106 +267,6 @@ fn state_name(call: &Call<'_>) -> &'static str {
 fn state_of<'a>(call: &Call<'a>) -> Result<View<'a>> {
     let missing = Error::Presence { op: call.signature.name, argument: state_name(call), expected: "must be there" };
     call.state.ok_or(missing)
-}
-
-/// A call by position whose arguments were checked: it knows what it will need, and runs without another look at them.
-pub struct Prepared<'p> {
-    call: &'p Call<'p>,
-    pass: Box<dyn Pass + Send + 'p>,
-}
-
-impl core::fmt::Debug for Prepared<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Prepared({})", self.call.signature.name)
-    }
-}
-
-impl Prepared<'_> {
-    /// Type and shape of a result.
-    pub fn result(&self, at: usize) -> Planned {
-        Planned { dtype: self.call.result_type(at), shape: self.call.like(at).unwrap_or_else(|| self.pass.state_shape()) }
-    }
-
-    /// Numbers in the states that a forward pass keeps.
-    pub fn saved_len(&self) -> usize {
-        self.pass.saved_len()
-    }
-
-    /// Elements of `f32` that a forward pass wants as scratch memory.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] for what a device has no kernels for.
-    pub fn workspace_len(&self) -> Result<usize> {
-        self.pass.workspace_len()
-    }
-
-    /// The same for a backward pass, with or without what the forward pass kept.
-    ///
-    /// # Errors
-    /// As [`Prepared::workspace_len`].
-    pub fn backward_workspace_len(&self, has_saved: bool) -> Result<usize> {
-        self.pass.backward_workspace_len(has_saved)
-    }
-
-    /// Computes the results that are asked for.
-    ///
-    /// # Errors
-    /// Those of the operation that concern the results.
-    pub fn forward(&self, out: &mut Written<'_>) -> Result<()> {
-        self.pass.forward(out)
-    }
-
-    /// Computes the gradients that are asked for.
-    ///
-    /// # Errors
-    /// Those of the operation that concern what is read and written besides the arguments.
-    pub fn backward(&self, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        self.pass.backward(given, grads)
-    }
-
-    /// Numbers (`f32`) that the first halves of a forward and of a backward pass keep for the second ones, 0 where a pass is not in two halves: those
-    /// of long rows of few channels are, on CUDA, of a selective scan. What does not depend on the state that enters a slice of a sequence is in the
-    /// first half.
-    pub fn ends_len(&self) -> [usize; 2] {
-        self.pass.halves().map_or([0; 2], |halves| halves.ends_len())
-    }
-
-    fn halves(&self) -> Result<&dyn Halves> {
-        let undivided = Error::Unavailable { what: self.call.signature.name, why: "its passes are not in two halves" };
-        self.pass.halves().ok_or(undivided)
-    }
-
-    /// The first half of a forward pass: `ends`, and the state after the slice, from the initial state or from zero, with its decay.
-    ///
-    /// # Errors
-    /// Those of [`Prepared::forward`] that concern what is written; [`Error::Unavailable`] where the pass is not in two halves.
-    pub fn forward_ends(&self, ends: ViewMut<'_>, out: Summary<'_>) -> Result<()> {
-        self.halves()?.forward_ends(ends, out)
-    }
-
-    /// The second half, from the initial state of this call: that of the first half may have been another one.
-    ///
-    /// # Errors
-    /// As [`Prepared::forward_ends`].
-    pub fn forward_rest(&self, ends: View<'_>, out: &mut Written<'_>) -> Result<()> {
-        self.halves()?.forward_rest(ends, out)
-    }
-
-    /// The first half of a backward pass: `ends`, and the gradient by the state that enters the slice.
-    ///
-    /// # Errors
-    /// As [`Prepared::forward_ends`].
-    pub fn backward_ends(&self, ends: ViewMut<'_>, given: &Given<'_>, entering: ViewMut<'_>) -> Result<()> {
-        self.halves()?.backward_ends(ends, given, entering)
-    }
-
-    /// The second half, from the cotangents that are given: that by the final state may have been another one in the first half.
-    ///
-    /// # Errors
-    /// As [`Prepared::forward_ends`].
-    pub fn backward_rest(&self, ends: View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        self.halves()?.backward_rest(ends, given, grads)
-    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,13 @@ macro_rules! gradients {
             $(#[doc = concat!("By `", stringify!($zero), "` (zero or given).")]
             pub $zero: Dense,)*
         }
+
+        impl Backward {
+            /// The gradients in the order of the arguments.
+            pub(crate) fn by_position(self) -> Vec<Option<Dense>> {
+                vec![ $( Some(self.$required), )* $( self.$optional, )* $( Some(self.$zero), )* ]
+            }
+        }
     };
 }
 pub(crate) use gradients;

@@ -1,358 +1,311 @@
-//! Prepared calls: arguments that were checked once, with what has to be known before a pass runs. The typed functions, calls by position and
-//! Python go through them.
+//! Prepared calls: arguments that were checked once, with what has to be known before a pass runs. The typed functions of the operations, calls by
+//! position and Python go through them.
 
-/// What [`operation!`](super::table::operation) says of passes: `prepare`, its calls, and the same by position.
-macro_rules! prepared {
-    (
-        $table:ident;
-        results { $( $result:ident, )* }
-        cotangents { $( $cotangent:ident, )* }
-        gradients { $( $gradient:ident, )* }
-        saved { $( $saved:ident )? }
-        kept { $( $kept:ident )? }
-        workspace { $( $workspace:ident )? }
-        summary { $( $summary:ident )? }
-        halves { $( $halves:ident )? }
-    ) => {
-        /// A call whose arguments were checked: it knows what it will need, and runs, any number of times, without another look at them.
-        pub struct Prepared<'e, 'a> {
-            exec: &'e $crate::Exec,
-            args: Args<'a>,
-            problem: Problem<'a>,
-            lengths: $crate::ops::checked::Lengths,
-        }
+use super::call::{Call, Given, Planned, Written};
+use super::checked::{Checked, Lengths, NO_STATES, PassKind, States, other_form, states_of_gradients, states_of_results};
+use super::op::{Op, Place, Problem, TwoPhase, whole};
+use super::summary::Summary;
+use crate::cuda::{Key, Queue};
+use crate::error::Result;
+use crate::exec::Exec;
+use crate::tensor::{Device, Shape, View, ViewMut};
+use core::marker::PhantomData;
+use core::ops::Deref;
 
-        /// Checks the arguments of a call, once for all that is asked about it and for its passes.
-        ///
-        /// # Errors
-        /// Those of [`forward`] that concern the arguments.
-        pub fn prepare<'e, 'a>(exec: &'e $crate::Exec, args: &Args<'a>) -> $crate::Result<Prepared<'e, 'a>> {
-            Prepared::new(exec, args, $crate::ops::checked::NO_STATES)
-        }
-
-        impl<'e, 'a> Prepared<'e, 'a> {
-            fn new(exec: &'e $crate::Exec, args: &Args<'a>, states: $crate::ops::checked::States) -> $crate::Result<Self> {
-                let problem = Problem::new(args, exec.device(), states)?;
-                Ok(Prepared { exec, args: *args, problem, lengths: Default::default() })
-            }
-
-            fn checked<T>(&self, work: impl FnOnce(&$crate::ops::checked::Checked<'_>) -> T) -> T {
-                let (views, values) = (self.args.views(), self.args.values());
-                work(&$crate::ops::checked::Checked {
-                    op: self.problem.op(),
-                    device: self.exec.device(),
-                    bound: $crate::ops::checked::Bound { signature: &$table, views: &views, values: &values },
-                    sequences: self.args.division(),
-                    state: self.problem.state_shape,
-                    saved_len: &|| self.saved_len(),
-                })
-            }
-
-            /// Types and shapes of the results, in their order in [`Outputs`].
-            pub fn results(&self) -> [$crate::ops::call::Planned; RESULTS.len()] {
-                self.checked(|call| core::array::from_fn(|at| $crate::ops::call::Planned {
-                    dtype: call.bound.result_type(at),
-                    shape: call.result_shape(at),
-                }))
-            }
-
-            /// The shape of a state.
-            pub fn state_shape(&self) -> $crate::tensor::Shape {
-                self.problem.state_shape
-            }
-
-            /// Numbers in the states that a forward pass saves for the backward pass: 0 where it saves none.
-            pub fn saved_len(&self) -> usize {
-                self.lengths.saved(|| self.problem.saved_len())
-            }
-
-            /// Number of `f32` elements that a forward pass wants as scratch memory, none on the CPU.
-            ///
-            /// # Errors
-            /// [`Error::Unavailable`](crate::Error::Unavailable) for what a device has no kernels for.
-            pub fn workspace_len(&self) -> $crate::Result<usize> {
-                let plan = || self.problem.workspace_len(self.exec);
-                self.lengths.forward(|| self.checked(|call| call.length(self.exec, $crate::ops::checked::Direction::ForwardLength, plan)))
-            }
-
-            /// The same for a backward pass, with or without what the forward pass kept.
-            ///
-            /// # Errors
-            /// As [`Prepared::workspace_len`].
-            pub fn backward_workspace_len(&self, has_saved: bool) -> $crate::Result<usize> {
-                let plan = || self.problem.backward_workspace_len(self.exec, has_saved);
-                let pass = $crate::ops::checked::Direction::BackwardLength { has_saved };
-                self.lengths.backward(has_saved, || self.checked(|call| call.length(self.exec, pass, plan)))
-            }
-
-            /// Computes the results that are asked for.
-            ///
-            /// # Errors
-            /// Those of [`forward`] that concern the results.
-            pub fn forward(&self, out: &mut Outputs<'_>) -> $crate::Result<()> {
-                let states = Self::states(out);
-                match $crate::ops::checked::other_form(&states, &self.problem.state_shape) {
-                    true => Self::new(self.exec, &self.args, states)?.write(out),
-                    false => self.write(out),
-                }
-            }
-
-            fn states(out: &Outputs<'_>) -> $crate::ops::checked::States {
-                $crate::ops::checked::states_of_results(RESULTS, &[ $( &out.$result ),* ])
-            }
-
-            fn write(&self, out: &mut Outputs<'_>) -> $crate::Result<()> {
-                let key = self.check_outputs(out, None)?;
-                self.problem.forward(self.exec, &Targets::new(&self.problem, out), key)
-            }
-
-            /// Checks what a forward pass writes, or the second half of one, and what that reads.
-            fn check_outputs(
-                &self,
-                out: &Outputs<'_>,
-                ends: Option<$crate::ops::checked::Ends<'_>>,
-            ) -> $crate::Result<Option<$crate::cuda::Key>> {
-                let room = $crate::ops::checked::Room {
-                    results: &[ $( &out.$result ),* ],
-                    saved: $crate::ops::prepared::first!($( Some(&out.$saved), )? None),
-                    workspace: $crate::ops::prepared::first!($( Some(&out.$workspace), )? None),
-                    ends,
-                };
-                self.checked(|call| call.forward(&room, &|| self.workspace_len()))
-            }
-
-            /// Computes the gradients that are asked for; `saved` is what a forward pass of the same call kept for them, if it keeps something.
-            ///
-            /// # Errors
-            /// Those of [`backward`] that concern what is read and written besides the arguments.
-            pub fn backward(
-                &self,
-                saved: Option<$crate::View<'_>>,
-                cotangents: &Cotangents<'_>,
-                grads: &mut Gradients<'_>,
-            ) -> $crate::Result<()> {
-                let states = Self::states_beside(&saved, cotangents, grads);
-                match $crate::ops::checked::other_form(&states, &self.problem.state_shape) {
-                    true => Self::new(self.exec, &self.args, states)?.differentiate(saved, cotangents, grads),
-                    false => self.differentiate(saved, cotangents, grads),
-                }
-            }
-
-            fn states_beside(
-                saved: &Option<$crate::View<'_>>,
-                cotangents: &Cotangents<'_>,
-                grads: &Gradients<'_>,
-            ) -> $crate::ops::checked::States {
-                adjoint(saved, cotangents, grads, |adjoint| $crate::ops::checked::states_of_gradients(&$table, adjoint))
-            }
-
-            fn differentiate(
-                &self,
-                saved: Option<$crate::View<'_>>,
-                cotangents: &Cotangents<'_>,
-                grads: &mut Gradients<'_>,
-            ) -> $crate::Result<()> {
-                let key = self.check_gradients(&saved, cotangents, grads, None)?;
-                let sources = Sources::new(&self.problem, saved, cotangents);
-                self.problem.backward(self.exec, &sources, &GradientTargets::new(&self.problem, grads), key)
-            }
-
-            /// Checks what a backward pass reads and writes, or the second half of one.
-            fn check_gradients(
-                &self,
-                saved: &Option<$crate::View<'_>>,
-                cotangents: &Cotangents<'_>,
-                grads: &Gradients<'_>,
-                ends: Option<$crate::ops::checked::Ends<'_>>,
-            ) -> $crate::Result<Option<$crate::cuda::Key>> {
-                let len = || self.backward_workspace_len(saved.is_some());
-                adjoint(saved, cotangents, grads, |adjoint| {
-                    let adjoint = $crate::ops::checked::Adjoint { ends, ..*adjoint };
-                    self.checked(|call| call.backward(&adjoint, &len))
-                })
-            }
-        }
-
-        /// What a backward pass reads and writes, by position.
-        fn adjoint<T>(
-            saved: &Option<$crate::View<'_>>,
-            cotangents: &Cotangents<'_>,
-            grads: &Gradients<'_>,
-            work: impl FnOnce(&$crate::ops::checked::Adjoint<'_>) -> T,
-        ) -> T {
-            work(&$crate::ops::checked::Adjoint {
-                saved,
-                cotangents: &[ $( &cotangents.$cotangent ),* ],
-                gradients: &[ $( &grads.$gradient ),* ],
-                workspace: &grads.workspace,
-                ends: None,
-            })
-        }
-
-        /// The shape of a state of a call, and the numbers in its saved states, wherever its first argument is.
-        fn states(args: &Args<'_>) -> $crate::Result<($crate::tensor::Shape, usize)> {
-            let device = args.views()[0].map_or($crate::Device::Cpu, |view| view.device());
-            let problem = Problem::new(args, device, $crate::ops::checked::NO_STATES)?;
-            Ok((problem.state_shape, problem.saved_len()))
-        }
-
-        /// Computes the results that are asked for.
-        ///
-        /// # Errors
-        /// Any argument of a wrong shape, type, value or device, results that overlap with something else of the call. Nothing is written then. On CUDA also
-        /// what has no kernel there ([`Error::Unavailable`](crate::Error::Unavailable)), and a workspace that is missing where it is needed.
-        pub fn forward(exec: &$crate::Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> $crate::Result<()> {
-            // the results may say how packed sequences have states
-            Prepared::new(exec, args, Prepared::states(out))?.write(out)
-        }
-
-        $crate::ops::prepared::backward! { $( $kept )? }
-
-        impl $crate::ops::passes::Pass for Prepared<'_, '_> {
-            fn state_shape(&self) -> $crate::tensor::Shape {
-                self.state_shape()
-            }
-
-            fn saved_len(&self) -> usize {
-                self.saved_len()
-            }
-
-            fn workspace_len(&self) -> $crate::Result<usize> {
-                self.workspace_len()
-            }
-
-            fn backward_workspace_len(&self, has_saved: bool) -> $crate::Result<usize> {
-                self.backward_workspace_len(has_saved)
-            }
-
-            fn forward(&self, out: &mut $crate::ops::Written<'_>) -> $crate::Result<()> {
-                self.forward(&mut Outputs::of_written(out))
-            }
-
-            fn backward(&self, given: &$crate::ops::Given<'_>, grads: &mut $crate::ops::Written<'_>) -> $crate::Result<()> {
-                self.backward(given.saved, &Cotangents::of_given(given), &mut Gradients::of_written(grads))
-            }
-
-            $( $crate::ops::halves::has_halves! { $halves } )?
-        }
-
-        $( $crate::ops::halves::halves! { $halves } )?
-
-        impl<'a> Outputs<'a> {
-            fn of_written(out: &mut $crate::ops::Written<'a>) -> Self {
-                let [ $( $result ),* ] = out.take();
-                Outputs {
-                    $( $result, )*
-                    $( $saved: out.saved.take(), )?
-                    $( $workspace: out.workspace.take(), )?
-                }
-            }
-        }
-
-        impl<'a> Gradients<'a> {
-            fn of_written(grads: &mut $crate::ops::Written<'a>) -> Self {
-                let [ $( $gradient ),* ] = grads.take();
-                Gradients { $( $gradient, )* workspace: grads.workspace.take() }
-            }
-        }
-
-        impl<'a> Cotangents<'a> {
-            fn of_given(given: &$crate::ops::Given<'a>) -> Self {
-                let [ $( $cotangent ),* ] = given.cotangents;
-                Cotangents { $( $cotangent ),* }
-            }
-        }
-
-        /// Calls by position.
-        pub(crate) struct Positional;
-
-        impl $crate::ops::passes::Passes for Positional {
-            fn prepare<'p>(
-                &self,
-                exec: &'p $crate::Exec,
-                call: &$crate::ops::Call<'p>,
-            ) -> $crate::Result<Box<dyn $crate::ops::passes::Pass + Send + 'p>> {
-                Ok(Box::new(prepare(exec, &Args::of_call(call))?))
-            }
-
-            fn states(&self, call: &$crate::ops::Call<'_>) -> $crate::Result<($crate::tensor::Shape, usize)> {
-                states(&Args::of_call(call))
-            }
-
-            $(
-                fn summary(
-                    &self,
-                    exec: &$crate::Exec,
-                    call: &$crate::ops::Call<'_>,
-                    out: &mut $crate::ops::Summary<'_>,
-                ) -> $crate::Result<()> {
-                    $summary::summary(exec, &Args::of_call(call), out)
-                }
-
-                fn summary_workspace_len(&self, exec: &$crate::Exec, call: &$crate::ops::Call<'_>) -> $crate::Result<usize> {
-                    $summary::summary_workspace_len(exec, &Args::of_call(call))
-                }
-            )?
-
-            fn reference(&self, call: &$crate::ops::Call<'_>) -> $crate::Result<$crate::ops::passes::Exact> {
-                let exact = reference::forward(&Args::of_call(call))?;
-                Ok($crate::ops::passes::named_results(RESULTS, [ $( exact.$result ),* ]))
-            }
-
-            fn reference_backward(
-                &self,
-                call: &$crate::ops::Call<'_>,
-                given: &$crate::ops::Given<'_>,
-            ) -> $crate::Result<$crate::ops::passes::Exact> {
-                let args = Args::of_call(call);
-                let exact = reference::backward(&args, &Cotangents::of_given(given))?;
-                Ok($crate::ops::passes::named_gradients(ARGUMENTS, &args.views(), [ $( exact.$gradient.into() ),* ]))
-            }
-        }
-    };
+/// A call whose arguments were checked: it knows the shapes of its results and the sizes of its scratch memory, and can run any number of times without
+/// checking its arguments again.
+pub struct Prepared<'p> {
+    op: &'static dyn Op,
+    exec: &'p Exec,
+    call: Call<'p>,
+    problem: Box<dyn Problem + Send + 'p>,
+    lengths: Lengths,
 }
-pub(crate) use prepared;
 
-/// The first of some expressions.
-macro_rules! first {
-    ($first:expr $(, $others:expr)*) => {
-        $first
-    };
+impl core::fmt::Debug for Prepared<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Prepared({})", self.call.signature.name)
+    }
 }
-pub(crate) use first;
 
-/// `backward`, with what the forward pass kept, if the operation keeps something.
-macro_rules! backward {
-    () => {
-        /// Computes the gradients that are asked for.
-        ///
-        /// # Errors
-        /// As [`forward`]; also a gradient of an argument that was not given.
-        pub fn backward(
-            exec: &$crate::Exec,
-            args: &Args<'_>,
-            cotangents: &Cotangents<'_>,
-            grads: &mut Gradients<'_>,
-        ) -> $crate::Result<()> {
-            Prepared::new(exec, args, Prepared::states_beside(&None, cotangents, grads))?.differentiate(None, cotangents, grads)
+impl<'p> Prepared<'p> {
+    pub(crate) fn new(op: &'static dyn Op, exec: &'p Exec, call: Call<'p>, states: States) -> Result<Self> {
+        let problem = op.problem(&call, exec.device(), states)?;
+        Ok(Prepared { op, exec, call, problem, lengths: Lengths::default() })
+    }
+
+    /// The same call beside states of these shapes, if those decide how packed sequences have states.
+    fn again(&self, states: States) -> Result<Option<Self>> {
+        match self.problem.state_shape().is_some_and(|prepared| other_form(&states, &prepared)) {
+            true => Self::new(self.op, self.exec, self.call, states).map(Some),
+            false => Ok(None),
         }
-    };
-    ($kept:ident) => {
-        #[doc = concat!("Computes the gradients that are asked for. `", stringify!($kept), "` are those of a forward pass with the same arguments;")]
-        /// without them the states are computed again.
-        ///
-        /// # Errors
-        /// As [`forward`]; also a gradient of an argument that was not given.
-        pub fn backward(
-            exec: &$crate::Exec,
-            args: &Args<'_>,
-            $kept: Option<$crate::View<'_>>,
-            cotangents: &Cotangents<'_>,
-            grads: &mut Gradients<'_>,
-        ) -> $crate::Result<()> {
-            let states = Prepared::states_beside(&$kept, cotangents, grads);
-            Prepared::new(exec, args, states)?.differentiate($kept, cotangents, grads)
+    }
+
+    fn checked(&self) -> Checked<'_> {
+        Checked { device: self.exec.device(), call: &self.call, problem: &*self.problem }
+    }
+
+    fn place(&self, key: Option<Key>) -> Place<'_> {
+        match self.exec.stream() {
+            Some(stream) => Place::Device(Queue::new(stream, key)),
+            None => Place::Host(self.exec),
         }
-    };
+    }
+
+    /// Type and shape of the result with this number.
+    pub fn result(&self, at: usize) -> Planned {
+        Planned { dtype: self.call.result_type(at), shape: self.checked().result_shape(at) }
+    }
+
+    /// The shape of a state; none where no result is a state.
+    pub fn state_shape(&self) -> Option<Shape> {
+        self.problem.state_shape()
+    }
+
+    /// Numbers in the states that a forward pass saves for the backward pass: 0 where it saves none.
+    pub fn saved_len(&self) -> usize {
+        self.lengths.saved(|| self.problem.saved_len())
+    }
+
+    /// Number of `f32` elements that a forward pass wants as scratch memory, none on the CPU.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) for what a device has no kernels for.
+    pub fn workspace_len(&self) -> Result<usize> {
+        let Some(stream) = self.exec.stream() else { return Ok(0) };
+        let plan = || self.problem.workspace_len(stream);
+        self.lengths.forward(|| self.checked().length(stream, PassKind::ForwardLength, plan))
+    }
+
+    /// The same for a backward pass, with or without what the forward pass kept.
+    ///
+    /// # Errors
+    /// As [`Prepared::workspace_len`].
+    pub fn backward_workspace_len(&self, has_saved: bool) -> Result<usize> {
+        let Some(stream) = self.exec.stream() else { return Ok(0) };
+        let plan = || self.problem.backward_workspace_len(stream, has_saved);
+        self.lengths.backward(has_saved, || self.checked().length(stream, PassKind::backward_length(has_saved), plan))
+    }
+
+    /// Computes the results that are asked for.
+    ///
+    /// # Errors
+    /// Those of the operation that concern the results.
+    pub fn forward(&self, out: &mut Written<'_>) -> Result<()> {
+        match self.again(states_of_results(self.call.signature, out))? {
+            Some(other) => other.write(out),
+            None => self.write(out),
+        }
+    }
+
+    fn write(&self, out: &mut Written<'_>) -> Result<()> {
+        let key = self.checked().forward(out, None, &|| self.workspace_len())?;
+        self.problem.forward(self.place(key), out)
+    }
+
+    /// Computes the gradients that are asked for. `given` has the cotangents, and what a forward pass of the same call kept for them, if it keeps
+    /// something.
+    ///
+    /// # Errors
+    /// Those of the operation that concern what is read and written besides the arguments.
+    pub fn backward(&self, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        match self.again(states_of_gradients(self.call.signature, given, grads))? {
+            Some(other) => other.differentiate(given, grads),
+            None => self.differentiate(given, grads),
+        }
+    }
+
+    fn differentiate(&self, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        let key = self.checked().backward(given, grads, None, &|| self.backward_workspace_len(given.saved.is_some()))?;
+        self.problem.backward(self.place(key), given, grads)
+    }
+
+    /// Numbers (`f32`) that the first phases of a forward and of a backward pass keep for the second ones, 0 where a pass has one phase: long rows of
+    /// `selective_scan` and `ssd` on CUDA have two. What does not depend on the state that enters a slice of a sequence is in the first phase.
+    pub fn ends_len(&self) -> [usize; 2] {
+        let phases = self.problem.phases().zip(self.exec.stream());
+        phases.map_or([0; 2], |(phases, stream)| phases.ends_len(stream))
+    }
+
+    /// The phases of a forward or backward pass, and the numbers that lie between them.
+    fn phases(&self, backward: bool) -> Result<(&dyn TwoPhase, usize)> {
+        let len = self.ends_len()[usize::from(backward)];
+        self.problem.phases().filter(|_| len > 0).map(|phases| (phases, len)).ok_or_else(|| whole(self.problem.op()))
+    }
+
+    fn queue(&self, key: Option<Key>) -> Result<Queue<'_>> {
+        Ok(Queue::new(self.exec.stream().ok_or_else(|| whole(self.problem.op()))?, key))
+    }
+
+    /// The first phase of a forward pass: what segments do on their own, to `ends`; the state after the slice, from the initial state or from zero, and its
+    /// decay, as far as they are asked for.
+    ///
+    /// # Errors
+    /// Those of [`Prepared::forward`] that concern what is written; [`Error::Unavailable`](crate::Error::Unavailable) where the pass has one phase.
+    pub fn forward_ends(&self, mut ends: ViewMut<'_>, out: Summary<'_>) -> Result<()> {
+        let (phases, len) = self.phases(false)?;
+        let checked = self.checked();
+        let state = ("state", out.state.as_ref(), checked.state_shape());
+        let written = [state, ("decay", out.decay.as_ref(), checked.decay_shape())];
+        let key = checked.ends(PassKind::ForwardEnds, (&ends, len), &[], &written)?;
+        phases.forward_ends(&self.queue(key)?, ends.raw(), out)
+    }
+
+    /// The second phase of a forward pass, from the initial state of this call and from what the first phase of a call with the same arguments, the initial
+    /// state apart, has kept.
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn forward_rest(&self, ends: View<'_>, out: &mut Written<'_>) -> Result<()> {
+        let (phases, len) = self.phases(false)?;
+        let key = self.checked().forward(out, Some((&ends, len)), &|| self.workspace_len())?;
+        phases.forward_rest(&self.queue(key)?, &ends, out)
+    }
+
+    /// The first phase of a backward pass: what segments do on their own, to `ends`; the gradient by the state before the slice, to `entering`.
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn backward_ends(&self, mut ends: ViewMut<'_>, given: &Given<'_>, mut entering: ViewMut<'_>) -> Result<()> {
+        let (phases, len) = self.phases(true)?;
+        let checked = self.checked();
+        let written = [("grad of initial_state", Some(&entering), checked.state_shape())];
+        let key = checked.ends(PassKind::BackwardEnds, (&ends, len), &given.cotangents, &written)?;
+        phases.backward_ends(&self.queue(key)?, given, ends.raw(), entering.raw())
+    }
+
+    /// The second phase of a backward pass, from the cotangents of this call and from what the first phase of a call with the same ones, that by the final
+    /// state apart, has kept.
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn backward_rest(&self, ends: View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        let (phases, len) = self.phases(true)?;
+        let lens = || self.backward_workspace_len(given.saved.is_some());
+        let key = self.checked().backward(given, grads, Some((&ends, len)), &lens)?;
+        phases.backward_rest(&self.queue(key)?, &ends, given, grads)
+    }
 }
-pub(crate) use backward;
+
+/// The structs of an operation's calls: the table of the operation writes them.
+pub trait Structs {
+    /// The results.
+    type Outputs<'a>: ByPosition;
+    /// The cotangents of the results.
+    type Cotangents<'a>: Copy;
+    /// The gradients of the arguments.
+    type Gradients<'a>: ByPosition;
+
+    /// The cotangents by position, beside what a forward pass kept.
+    fn given<'a>(saved: Option<View<'a>>, cotangents: &Self::Cotangents<'a>) -> Given<'a>;
+}
+
+/// A struct of what a pass writes.
+pub trait ByPosition {
+    /// The same by position.
+    fn written(&mut self) -> Written<'_>;
+}
+
+/// A prepared call of one operation, whose results and gradients have names. What it is asked about is that of the same call [by position](Prepared), which it
+/// gives.
+pub struct Typed<'p, T>(Prepared<'p>, PhantomData<T>);
+
+impl<'p, T> Deref for Typed<'p, T> {
+    type Target = Prepared<'p>;
+
+    fn deref(&self) -> &Prepared<'p> {
+        &self.0
+    }
+}
+
+impl<'p, T: Structs> Typed<'p, T> {
+    pub(crate) fn new(op: &'static dyn Op, exec: &'p Exec, call: Call<'p>) -> Result<Self> {
+        Ok(Typed(Prepared::new(op, exec, call, NO_STATES)?, PhantomData))
+    }
+
+    /// Computes the results that are asked for.
+    ///
+    /// # Errors
+    /// Those of the operation that concern the results.
+    pub fn forward(&self, out: &mut T::Outputs<'_>) -> Result<()> {
+        self.0.forward(&mut out.written())
+    }
+
+    /// Computes the gradients that are asked for; `saved` is what a forward pass of the same call kept for them, if it keeps something.
+    ///
+    /// # Errors
+    /// Those of the operation that concern what is read and written besides the arguments.
+    pub fn backward<'g>(
+        &self,
+        saved: Option<View<'g>>,
+        cotangents: &T::Cotangents<'g>,
+        grads: &mut T::Gradients<'_>,
+    ) -> Result<()> {
+        self.0.backward(&T::given(saved, cotangents), &mut grads.written())
+    }
+
+    /// As [`Prepared::forward_rest`].
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn forward_rest(&self, ends: View<'_>, out: &mut T::Outputs<'_>) -> Result<()> {
+        self.0.forward_rest(ends, &mut out.written())
+    }
+
+    /// As [`Prepared::backward_ends`].
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn backward_ends(&self, ends: ViewMut<'_>, cotangents: &T::Cotangents<'_>, entering: ViewMut<'_>) -> Result<()> {
+        self.0.backward_ends(ends, &T::given(None, cotangents), entering)
+    }
+
+    /// As [`Prepared::backward_rest`].
+    ///
+    /// # Errors
+    /// As [`Prepared::forward_ends`].
+    pub fn backward_rest<'g>(
+        &self,
+        ends: View<'_>,
+        saved: Option<View<'g>>,
+        cotangents: &T::Cotangents<'g>,
+        grads: &mut T::Gradients<'_>,
+    ) -> Result<()> {
+        self.0.backward_rest(ends, &T::given(saved, cotangents), &mut grads.written())
+    }
+}
+
+/// Runs a forward pass once: the results may say how packed sequences have states.
+pub(crate) fn forward(op: &'static dyn Op, exec: &Exec, call: Call<'_>, out: &mut impl ByPosition) -> Result<()> {
+    let mut out = out.written();
+    let states = states_of_results(call.signature, &out);
+    Prepared::new(op, exec, call, states)?.write(&mut out)
+}
+
+/// Runs a backward pass once, from what a forward pass kept and cotangents.
+pub(crate) fn backward<'g, T: Structs>(
+    op: &'static dyn Op,
+    exec: &Exec,
+    call: Call<'_>,
+    (saved, cotangents): (Option<View<'g>>, &T::Cotangents<'g>),
+    grads: &mut T::Gradients<'_>,
+) -> Result<()> {
+    let (given, mut grads) = (T::given(saved, cotangents), grads.written());
+    let states = states_of_gradients(call.signature, &given, &grads);
+    Prepared::new(op, exec, call, states)?.differentiate(&given, &mut grads)
+}
+
+fn problem<'a>(op: &'static dyn Op, call: &Call<'a>) -> Result<Box<dyn Problem + Send + 'a>> {
+    op.problem(call, call.views[0].map_or(Device::Cpu, |view| view.device()), NO_STATES)
+}
+
+/// The shape of a state of a call, wherever its first argument is.
+pub(crate) fn state_shape(op: &'static dyn Op, call: &Call<'_>) -> Result<Shape> {
+    Ok(problem(op, call)?.state_shape().expect("a scan has a state"))
+}
+
+/// Numbers in the saved states of a call, wherever its first argument is.
+pub(crate) fn saved_len(op: &'static dyn Op, call: &Call<'_>) -> Result<usize> {
+    Ok(problem(op, call)?.saved_len())
+}

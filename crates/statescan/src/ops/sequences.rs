@@ -26,6 +26,26 @@ pub enum Sequences<'a> {
     SeqIdx(View<'a>),
 }
 
+impl<'a> Sequences<'a> {
+    /// The arguments `cu_seqlens` and `seq_idx`.
+    pub(crate) fn views(&self) -> [Option<View<'a>>; 2] {
+        match *self {
+            Sequences::Whole => [None, None],
+            Sequences::CuSeqlens(bounds) => [Some(bounds), None],
+            Sequences::SeqIdx(index) => [None, Some(index)],
+        }
+    }
+
+    /// What these arguments say.
+    pub(crate) fn of_views(views: [Option<View<'a>>; 2]) -> Self {
+        match views {
+            [Some(bounds), _] => Sequences::CuSeqlens(bounds),
+            [None, Some(index)] => Sequences::SeqIdx(index),
+            [None, None] => Sequences::Whole,
+        }
+    }
+}
+
 /// The sizes of a call over time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent<'s> {

@@ -125,6 +125,11 @@ impl Argument {
         self
     }
 
+    /// Whether it is a state.
+    pub fn is_state(&self) -> bool {
+        self.role == Role::State
+    }
+
     /// Whether a name means this argument.
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.field == name || self.aliases.contains(&name)

@@ -1,6 +1,5 @@
-//! An operation from one table: [`operation!`] writes its signature, the structs of its calls, what becomes of them by position, and
-//! [prepared calls](super::prepared). A table says of each tensor what it is called, what it means, how it comes to normal form and what its
-//! [`Argument`](super::signature::Argument) is:
+//! An operation from one table: [`operation!`] writes its signature and the structs of its calls, with what becomes of them by position. A table says of
+//! each tensor what it is called, what it means, how it comes to normal form and what its [`Argument`](super::signature::Argument) is:
 //!
 //! ```text
 //! required { /// Input, (B, D, L).
@@ -9,9 +8,8 @@
 //!
 //! is the field `x` of `Args`, described so; `Gradients::x`; `problem.timed(view)` in `GradientTargets`; and position 0 of every call by position.
 //!
-//! **By hand** stays what the operation means. `Problem` has `new(&args, device, states)`, the verbs of normal form that the table names, `op` (what errors
-//! call the operation) and `saved_len`; the modules of `kernels` have `forward` and `backward`, that for CUDA also `workspace_len` and
-//! `backward_workspace_len`; `reference` has the oracle, whose structs have the table's names.
+//! **By hand** stays what the operation means: [`Op`](super::op::Op) for its `Table`, and [`Problem`](super::op::Problem) for its checked calls, which
+//! have the verbs of normal form that the table names.
 
 use super::call::Value;
 use super::discretization::Discretization;
@@ -95,17 +93,10 @@ macro_rules! target {
 }
 pub(crate) use target;
 
-/// What has no view of its own among the views by position.
-macro_rules! no_view {
-    ($($of:tt)*) => {
-        None
-    };
-}
-pub(crate) use no_view;
-
 /// `Args` with `new` and setters, the lists of arguments and options, and both ways between them and positions.
 macro_rules! arguments {
     (
+        $table:ident;
         $(#[$args_meta:meta])* Args;
         required { $( $(#[$need_meta:meta])* $need:ident = $need_argument:expr, )* }
         optional { $( $(#[$may_meta:meta])* $may:ident = $may_argument:expr, )* }
@@ -149,30 +140,34 @@ macro_rules! arguments {
                 }
             }
 
-            /// The arguments by position; how time divides is looked at apart from them.
+            /// The arguments by position, without how time divides.
             pub(crate) fn views(&self) -> [Option<&$crate::tensor::View<'a>>; ARGUMENTS.len()] {
-                [
-                    $( Some(&self.$need), )*
-                    $( self.$may.as_ref(), )*
-                    $( $crate::ops::table::no_view!($sequences), $crate::ops::table::no_view!($sequences), )?
-                ]
+                let mut views = [None; ARGUMENTS.len()];
+                let given = [ $( Some(&self.$need), )* $( self.$may.as_ref(), )* ];
+                views[..given.len()].copy_from_slice(&given);
+                views
             }
 
-            /// The options by position.
-            pub(crate) fn values(&self) -> [$crate::ops::call::Value; SETTINGS.len()] {
-                [ $( $crate::ops::table::OptionField::value(self.$option), )* ]
+            /// The same as a call by position.
+            pub(crate) fn call(&self) -> $crate::ops::Call<'a> {
+                let mut call = $crate::ops::Call::new(&$table);
+                let sequences: &[$crate::ops::Sequences<'a>] = &[ $( self.$sequences )? ];
+                let views = [ $( Some(self.$need), )* $( self.$may, )* ];
+                let values: [_; SETTINGS.len()] = [ $( $crate::ops::table::OptionField::value(self.$option), )* ];
+                call.set(&views, sequences, &values);
+                call
             }
 
             /// Those of a call by position that has what is required.
-            #[allow(unused_assignments, unused_mut, unused_variables, reason = "some operations have no options, or none behind the last position")]
+            #[allow(unused_mut, unused_variables, reason = "some operations have no options")]
             pub(crate) fn of_call(call: &$crate::ops::Call<'a>) -> Self {
-                let (mut argument, mut option) = (0.., 0..);
-                let mut next = || argument.next().expect("there is no end");
+                let (mut views, mut values) = (call.views.into_iter(), call.values.into_iter());
+                let mut next = || views.next().flatten();
                 Args {
-                    $( $need: call.need(next()), )*
-                    $( $may: call.views[next()], )*
-                    $( $sequences: call.sequences([next(), next()]), )?
-                    $( $option: $crate::ops::table::OptionField::of(call.values[option.next().expect("there is no end")]), )*
+                    $( $need: next().expect("the presence of arguments is checked before"), )*
+                    $( $may: next(), )*
+                    $( $sequences: $crate::ops::Sequences::of_views([next(), next()]), )?
+                    $( $option: values.next().map($crate::ops::table::OptionField::of).expect("a value for each option"), )*
                 }
             }
         }
@@ -196,11 +191,9 @@ macro_rules! operation {
         $( again { $again_of:ident as $again:ident: $again_verb:ident, } )?
         $( workspace { $(#[$workspace_meta:meta])* $workspace:ident, } )?
         backward_workspace { $(#[$scratch_meta:meta])* }
-        $( summary { $summary:ident } )?
-        $( halves { $halves:ident } )?
-        $( kernels { $cpu:ident, $cuda:ident } )?
     ) => {
         $crate::ops::table::arguments! {
+            $table;
             $(#[$args_meta])* Args;
             required { $( $(#[$need_meta])* $need = $need_argument, )* }
             optional { $( $(#[$may_meta])* $may = $may_argument, )* }
@@ -283,94 +276,151 @@ macro_rules! operation {
         impl $crate::ops::table::Plain for Problem<'_> {}
 
         impl Targets {
-            fn new(problem: &Problem<'_>, out: &mut Outputs<'_>) -> Self {
+            fn new(problem: &Problem<'_>, out: &mut $crate::ops::Written<'_>) -> Self {
+                let mut views = out.views.iter_mut();
+                let mut next = || views.next()?.as_mut().map($crate::tensor::ViewMut::raw);
                 Targets {
-                    $( $result: out.$result.as_mut().map(|view| problem.$result_verb(view.raw())), )*
-                    $($( $total: out.$total.as_mut().map(|view| problem.$total_verb(view.raw())), )*)?
-                    $( $saved: out.$saved.as_mut().map($crate::tensor::ViewMut::raw), )?
-                    $( $workspace: out.$workspace.as_mut().map($crate::tensor::ViewMut::raw), )?
+                    $( $result: next().map(|view| problem.$result_verb(view)), )*
+                    $($( $total: next().map(|view| problem.$total_verb(view)), )*)?
+                    $( $saved: out.saved.as_mut().map($crate::tensor::ViewMut::raw), )?
+                    $( $workspace: out.workspace.as_mut().map($crate::tensor::ViewMut::raw), )?
                 }
             }
         }
 
         impl<'a> Sources<'a> {
-            fn new(problem: &Problem<'_>, saved: Option<$crate::tensor::View<'a>>, cotangents: &Cotangents<'a>) -> Self {
-                let _ = saved;
+            fn new(problem: &Problem<'_>, given: &$crate::ops::Given<'a>) -> Self {
+                let [ $( $result ),* ] = given.cotangents;
                 Sources {
-                    $( $saved: saved, )?
-                    $( $again: saved.map(|view| problem.$again_verb(view)), )?
-                    $( $result: cotangents.$result.map(|view| problem.$result_verb(view)), )*
+                    $( $saved: given.saved, )?
+                    $( $again: given.saved.map(|view| problem.$again_verb(view)), )?
+                    $( $result: $result.map(|view| problem.$result_verb(view)), )*
                 }
             }
         }
 
         impl GradientTargets {
-            fn new(problem: &Problem<'_>, grads: &mut Gradients<'_>) -> Self {
+            fn new(problem: &Problem<'_>, grads: &mut $crate::ops::Written<'_>) -> Self {
                 #[allow(unused_imports, reason = "every tensor of some operations has a verb of its own")]
                 use $crate::ops::table::Plain;
+                let mut views = grads.views.iter_mut();
+                let mut next = || views.next()?.as_mut().map($crate::tensor::ViewMut::raw);
                 GradientTargets {
-                    $( $need: grads.$need.as_mut().map(|view| problem.$need_verb(view.raw())), )*
-                    $( $may: grads.$may.as_mut().map(|view| problem.$may_verb(view.raw())), )*
+                    $( $need: next().map(|view| problem.$need_verb(view)), )*
+                    $( $may: next().map(|view| problem.$may_verb(view)), )*
                     workspace: grads.workspace.as_mut().map($crate::tensor::ViewMut::raw),
                 }
             }
         }
 
-        impl<'a> Args<'a> {
-            /// How time divides.
-            fn division(&self) -> $crate::ops::Sequences<'a> {
-                $crate::ops::prepared::first!($( self.$sequences, )? $crate::ops::Sequences::Whole)
+        impl $crate::ops::prepared::ByPosition for Outputs<'_> {
+            fn written(&mut self) -> $crate::ops::Written<'_> {
+                let mut out = $crate::ops::Written::default();
+                let results = [ $( &mut self.$result, )* $($( &mut self.$total, )*)? ];
+                results.into_iter().zip(&mut out.views).for_each(|(view, to)| *to = view.as_mut().map($crate::tensor::ViewMut::reborrow));
+                $( out.saved = self.$saved.as_mut().map($crate::tensor::ViewMut::reborrow); )?
+                $( out.workspace = self.$workspace.as_mut().map($crate::tensor::ViewMut::reborrow); )?
+                out
             }
         }
 
-        $crate::ops::prepared::prepared! {
-            $table;
-            results { $( $result, )* $($( $total, )*)? }
-            cotangents { $( $result, )* }
-            gradients { $( $need, )* $( $may, )* }
-            saved { $( $saved )? }
-            kept { $( $saved )? $( $again_of )? }
-            workspace { $( $workspace )? }
-            summary { $( $summary )? }
-            halves { $( $halves )? }
+        impl $crate::ops::prepared::ByPosition for Gradients<'_> {
+            fn written(&mut self) -> $crate::ops::Written<'_> {
+                let mut grads = $crate::ops::Written::default();
+                let gradients = [ $( &mut self.$need, )* $( &mut self.$may, )* ];
+                gradients.into_iter().zip(&mut grads.views).for_each(|(view, to)| *to = view.as_mut().map($crate::tensor::ViewMut::reborrow));
+                grads.workspace = self.workspace.as_mut().map($crate::tensor::ViewMut::reborrow);
+                grads
+            }
         }
 
-        $(
-            impl Problem<'_> {
-                fn workspace_len(&self, exec: &$crate::Exec) -> $crate::Result<usize> {
-                    exec.stream().map_or(Ok(0), |stream| $cuda::workspace_len(stream, self))
-                }
-
-                fn backward_workspace_len(&self, exec: &$crate::Exec, has_saved: bool) -> $crate::Result<usize> {
-                    exec.stream().map_or(Ok(0), |stream| $cuda::backward_workspace_len(stream, self, has_saved))
-                }
-
-                fn forward(&self, exec: &$crate::Exec, targets: &Targets, key: Option<$crate::cuda::Key>) -> $crate::Result<()> {
-                    let Some(stream) = exec.stream() else {
-                        $cpu::forward(exec, self, targets);
-                        return Ok(());
-                    };
-                    $cuda::forward(&$crate::cuda::Queue::new(stream, key), self, targets)
-                }
-
-                fn backward(
-                    &self,
-                    exec: &$crate::Exec,
-                    sources: &Sources<'_>,
-                    targets: &GradientTargets,
-                    key: Option<$crate::cuda::Key>,
-                ) -> $crate::Result<()> {
-                    let Some(stream) = exec.stream() else {
-                        $cpu::backward(exec, self, sources, targets);
-                        return Ok(());
-                    };
-                    $cuda::backward(&$crate::cuda::Queue::new(stream, key), self, sources, targets)
-                }
+        impl<'a> Cotangents<'a> {
+            /// Those of a pass by position.
+            pub(crate) fn of_given(given: &$crate::ops::Given<'a>) -> Self {
+                let [ $( $result ),* ] = given.cotangents;
+                Cotangents { $( $result ),* }
             }
-        )?
+        }
+
+        /// The table of this operation, as a type.
+        #[derive(Debug)]
+        pub struct Table;
+
+        impl $crate::ops::prepared::Structs for Table {
+            type Outputs<'a> = Outputs<'a>;
+            type Cotangents<'a> = Cotangents<'a>;
+            type Gradients<'a> = Gradients<'a>;
+
+            fn given<'a>(saved: Option<$crate::View<'a>>, cotangents: &Cotangents<'a>) -> $crate::ops::Given<'a> {
+                $crate::ops::Given { saved, cotangents: [ $( cotangents.$result ),* ] }
+            }
+        }
+
+        /// A prepared call, whose arguments were checked.
+        pub type Prepared<'p> = $crate::ops::prepared::Typed<'p, Table>;
+
+        /// Checks the arguments of a call, once for all that is asked about it and for its passes.
+        ///
+        /// # Errors
+        /// Those of [`forward`] that concern the arguments.
+        pub fn prepare<'p>(exec: &'p $crate::Exec, args: &Args<'p>) -> $crate::Result<Prepared<'p>> {
+            $crate::ops::prepared::Typed::new(&Table, exec, args.call())
+        }
+
+        /// Computes the results that are asked for.
+        ///
+        /// # Errors
+        /// Any argument of a wrong shape, type, value or device, results that overlap with something else of the call. Nothing is written then. On CUDA also
+        /// what has no kernel there ([`Error::Unavailable`](crate::Error::Unavailable)), and a workspace that is missing where it is needed.
+        pub fn forward(exec: &$crate::Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> $crate::Result<()> {
+            $crate::ops::prepared::forward(&Table, exec, args.call(), out)
+        }
+
+        $crate::ops::table::backward! { $( $saved )? $( $again_of )? }
+    };
+    ($($other:tt)*) => {
+        compile_error!(
+            "operation!: the sections are, in this order: the signature, `facts`, `Args`, `required`, `optional`, `sequences`, `options`, `results`, \
+             `totals`, `saved`, `again`, `workspace` and `backward_workspace`; of these `sequences`, `totals`, `saved`, `again` and `workspace` may be missing"
+        );
     };
 }
 pub(crate) use operation;
+
+/// `backward`, with what the forward pass kept, if the operation keeps something.
+macro_rules! backward {
+    () => {
+        /// Computes the gradients that are asked for.
+        ///
+        /// # Errors
+        /// As [`forward`]; also a gradient of an argument that was not given.
+        pub fn backward(
+            exec: &$crate::Exec,
+            args: &Args<'_>,
+            cotangents: &Cotangents<'_>,
+            grads: &mut Gradients<'_>,
+        ) -> $crate::Result<()> {
+            $crate::ops::prepared::backward::<Table>(&Table, exec, args.call(), (None, cotangents), grads)
+        }
+    };
+    ($kept:ident) => {
+        #[doc = concat!("Computes the gradients that are asked for. `", stringify!($kept), "` are those of a forward pass with the same arguments;")]
+        /// without them the states are computed again.
+        ///
+        /// # Errors
+        /// As [`forward`]; also a gradient of an argument that was not given.
+        pub fn backward(
+            exec: &$crate::Exec,
+            args: &Args<'_>,
+            $kept: Option<$crate::View<'_>>,
+            cotangents: &Cotangents<'_>,
+            grads: &mut Gradients<'_>,
+        ) -> $crate::Result<()> {
+            $crate::ops::prepared::backward::<Table>(&Table, exec, args.call(), ($kept, cotangents), grads)
+        }
+    };
+}
+pub(crate) use backward;
 
 /// A step that updates a state in place: `Args` and the signature, as of [`operation!`].
 macro_rules! step {
@@ -384,6 +434,7 @@ macro_rules! step {
         results { $( $result:ident = $output:expr, )* }
     ) => {
         $crate::ops::table::arguments! {
+            $table;
             $(#[$args_meta])* Args;
             required { $($required)* }
             optional { $($optional)* }
@@ -404,18 +455,16 @@ macro_rules! step {
         impl Args<'_> {
             /// The queue of a step that writes what lies like this.
             fn queue<'s>(&self, stream: &'s $crate::cuda::Stream, written: [$crate::View<'_>; 2]) -> $crate::cuda::Queue<'s> {
-                let (views, values) = (self.views(), self.values());
-                let bound = $crate::ops::checked::Bound { signature: &$table, views: &views, values: &values };
-                let mut key = bound.key($crate::ops::checked::Direction::Update);
+                let mut key = self.call().key($crate::ops::checked::PassKind::Update);
                 written.iter().for_each(|view| key.view(Some(view)));
                 $crate::cuda::Queue::new(stream, Some(key))
             }
         }
 
-        /// Calls by position.
-        pub(crate) struct Positional;
+        /// The table of this operation, as a type.
+        pub(crate) struct Table;
 
-        impl $crate::ops::passes::Step for Positional {
+        impl $crate::ops::op::Step for Table {
             fn update(
                 &self,
                 exec: &$crate::exec::Exec,
@@ -439,10 +488,13 @@ macro_rules! step {
                 &self,
                 call: &$crate::ops::Call<'_>,
                 state: &$crate::tensor::View<'_>,
-            ) -> $crate::Result<($crate::tensor::Dense, $crate::tensor::Dense)> {
-                reference::update(&Args::of_call(call), state)
+            ) -> $crate::Result<[$crate::tensor::Dense; 2]> {
+                reference::update(&Args::of_call(call), state).map(|(y, state)| [y, state])
             }
         }
+    };
+    ($($other:tt)*) => {
+        compile_error!("step!: the sections are, in this order: the signature, `facts`, `Args`, `required`, `optional`, `options` and `results`");
     };
 }
 pub(crate) use step;

@@ -44,6 +44,7 @@ pub mod update;
 use super::call::Value;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::{OptionField, operation};
 use crate::tensor::Shape;
@@ -135,7 +136,6 @@ operation! {
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Without it the gradients of few filters are slower on CUDA.
     }
-    kernels { cpu, cuda }
 }
 
 /// The shape of `final_states`: that of the initial states where there are some.
@@ -143,7 +143,7 @@ operation! {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_states_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(states(args)?.0)
+    prepared::state_shape(&Table, &args.call())
 }
 
 /// Number of `f32` elements that `Gradients::workspace` must have if it is given; none on the CPU.

@@ -40,6 +40,7 @@ mod summary;
 
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
 use crate::tensor::Shape;
@@ -109,8 +110,6 @@ operation! {
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. CUDA needs it for the gradient by `a` where `h` is not given.
     }
-    summary { summary }
-    kernels { cpu, cuda }
 }
 
 /// The shape of `final_state` and `decay`.
@@ -118,7 +117,7 @@ operation! {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(states(args)?.0)
+    prepared::state_shape(&Table, &args.call())
 }
 
 /// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU, and none for short rows.

@@ -141,7 +141,6 @@ operation! {
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA for the gradients by weight and bias.
     }
-    kernels { cpu, cuda }
 }
 
 /// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU.

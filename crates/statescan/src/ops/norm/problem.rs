@@ -1,11 +1,14 @@
 //! A checked call in normal form.
 
-use super::{Args, Kind, OP, SIGNATURE};
+use super::{Args, Cotangents, GradientTargets, Kind, OP, SIGNATURE, Sources, Table, Targets, cpu, cuda, reference};
+use crate::cuda::Stream;
 use crate::error::{Error, Result};
+use crate::ops::call::{Call, Given, Written};
 use crate::ops::check::{Checker, check_groups, limit_sizes};
 use crate::ops::checked::States;
 use crate::ops::normal::Axes;
-use crate::tensor::{Device, Shape, View};
+use crate::ops::op::{self, Op, Place};
+use crate::tensor::{Dense, Device, Shape, View};
 
 /// Rows have three leading axes.
 #[derive(Debug, Clone)]
@@ -24,8 +27,6 @@ pub struct Problem<'a> {
     pub eps: f64,
     pub norm_before_gate: bool,
     pub double: bool,
-    /// No result is a state: the shape of the rows.
-    pub state_shape: Shape,
 }
 
 /// Rows with three leading axes.
@@ -67,18 +68,7 @@ impl<'a> Problem<'a> {
             eps: args.eps,
             norm_before_gate: args.norm_before_gate,
             double: args.x.dtype().is_double(),
-            state_shape: args.x.shape(),
         })
-    }
-
-    /// The name under which errors are reported.
-    pub(super) fn op(&self) -> &'static str {
-        OP
-    }
-
-    /// Nothing is saved.
-    pub(super) fn saved_len(&self) -> usize {
-        0
     }
 
     /// Rows in normal form.
@@ -100,5 +90,53 @@ impl<'a> Problem<'a> {
     /// Channels of a row.
     pub(super) fn dim(&self) -> usize {
         self.group * self.groups
+    }
+}
+
+impl Op for Table {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+        Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
+    }
+
+    fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>> {
+        let exact = reference::forward(&Args::of_call(call))?;
+        Ok(vec![exact.y, exact.sum])
+    }
+
+    fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>> {
+        let exact = reference::backward(&Args::of_call(call), &Cotangents::of_given(given))?;
+        Ok([exact.x, exact.weight, exact.bias, exact.z, exact.residual].map(Some).into())
+    }
+}
+
+impl op::Problem for Problem<'_> {
+    fn op(&self) -> &'static str {
+        OP
+    }
+
+    fn state_shape(&self) -> Option<Shape> {
+        None
+    }
+
+    fn backward_workspace_len(&self, stream: &Stream, _has_saved: bool) -> Result<usize> {
+        Ok(cuda::backward_workspace_len(stream, self))
+    }
+
+    fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
+        let targets = Targets::new(self, out);
+        match place {
+            Place::Host(exec) => cpu::forward(exec, self, &targets),
+            Place::Device(queue) => cuda::forward(&queue, self, &targets)?,
+        }
+        Ok(())
+    }
+
+    fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
+        match place {
+            Place::Host(exec) => cpu::backward(exec, self, &sources, &targets),
+            Place::Device(queue) => cuda::backward(&queue, self, &sources, &targets)?,
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! Norms in plain `f64` loops: the oracle that every kernel is tested against.
 
-use super::{Args, Cotangents, Problem, Sources};
+use super::{Args, Cotangents, Problem, Sources, Table};
 use crate::error::Result;
 use crate::ops::checked::NO_STATES;
 use crate::ops::oracle::silu;
+use crate::ops::prepared::Structs;
 use crate::tensor::{Dense, Device, Shape, View};
 
 /// Results of [`forward`].
@@ -115,7 +116,7 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
     let p = Problem::new(args, Device::Cpu, NO_STATES)?;
-    let sources = Sources::new(&p, None, cotangents);
+    let sources = Sources::new(&p, &Table::given(None, cotangents));
     let row = || Dense::zeroed(Shape::of(&[p.dim()]));
     let all = || Dense::zeroed(args.x.shape());
     let mut grads = Backward { x: all(), weight: row(), bias: row(), z: all(), residual: all() };

@@ -46,6 +46,7 @@ pub mod update;
 use super::discretization::Discretization;
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
 use crate::step_size::StepSize;
@@ -144,9 +145,6 @@ operation! {
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
     }
-    summary { summary }
-    halves { cuda }
-    kernels { cpu, cuda }
 }
 
 /// The options of a call.
@@ -177,7 +175,7 @@ impl Args<'_> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    Ok(states(args)?.1)
+    prepared::saved_len(&Table, &args.call())
 }
 
 /// The shape of `final_state`: that of the initial state where there is one.
@@ -185,7 +183,7 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(states(args)?.0)
+    prepared::state_shape(&Table, &args.call())
 }
 
 /// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU, and none for short rows.

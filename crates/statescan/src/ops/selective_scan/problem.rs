@@ -1,12 +1,17 @@
 //! A checked call in normal form.
 
-use super::{Args, OP, Options, SIGNATURE, cpu, cuda};
+use super::{Args, Cotangents, GradientTargets, OP, Options, SIGNATURE, Sources, Table, Targets, cpu, cuda, reference};
+use crate::cuda::{Queue, Stream};
 use crate::error::Result;
+use crate::exec::Exec;
+use crate::ops::call::{Call, Given, Written};
 use crate::ops::check::{Checker, check_groups, check_interval, limit_states};
 use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
+use crate::ops::op::{self, Op, Place, SummaryTargets, TwoPhase};
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::tensor::{Device, Shape, View};
+use crate::ops::summary::Summary;
+use crate::tensor::{Dense, Device, RawViewMut, Shape, View};
 
 /// An input or output map in its normal form.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -109,19 +114,6 @@ impl<'a> Problem<'a> {
         if self.complex { 2 } else { 1 }
     }
 
-    /// The name under which errors are reported.
-    pub(super) fn op(&self) -> &'static str {
-        OP
-    }
-
-    /// Elements of the saved states; how they lie depends on the device.
-    pub(super) fn saved_len(&self) -> usize {
-        match self.x.device() {
-            Device::Cpu => cpu::Checkpoints::new(self).len,
-            Device::Cuda(_) => cuda::checkpoints_len(self),
-        }
-    }
-
     /// A tensor over time in normal form.
     pub(super) fn timed<V: Axes>(&self, view: V) -> V {
         self.normal.timed(view, 2)
@@ -136,12 +128,98 @@ impl<'a> Problem<'a> {
     pub(super) fn state<V: Axes>(&self, view: V) -> V {
         self.normal.state(view)
     }
+}
 
-    /// The shape of the decay of a slice, and one in normal form: each state has its own.
-    pub(super) fn decay_shape(&self) -> Shape {
-        self.state_shape
+impl Op for Table {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+        Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
     }
-    pub(super) fn decay<V: Axes>(&self, view: V) -> V {
-        self.state(view)
+
+    fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>> {
+        let exact = reference::forward(&Args::of_call(call))?;
+        Ok(vec![exact.y, exact.final_state])
+    }
+
+    fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>> {
+        Ok(reference::backward(&Args::of_call(call), &Cotangents::of_given(given))?.by_position())
+    }
+
+    fn summary(&self, exec: &Exec, call: &Call<'_>, out: &mut Summary<'_>) -> Result<()> {
+        super::summary(exec, &Args::of_call(call), out)
+    }
+
+    fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        super::summary_workspace_len(exec, &Args::of_call(call))
+    }
+}
+
+impl op::Problem for Problem<'_> {
+    fn op(&self) -> &'static str {
+        OP
+    }
+
+    fn state_shape(&self) -> Option<Shape> {
+        Some(self.state_shape)
+    }
+
+    fn saved_len(&self) -> usize {
+        match self.x.device() {
+            Device::Cpu => cpu::Checkpoints::new(self).len,
+            Device::Cuda(_) => cuda::checkpoints_len(self),
+        }
+    }
+
+    fn workspace_len(&self, stream: &Stream) -> Result<usize> {
+        cuda::workspace_len(stream, self)
+    }
+
+    fn backward_workspace_len(&self, stream: &Stream, has_saved: bool) -> Result<usize> {
+        cuda::backward_workspace_len(stream, self, has_saved)
+    }
+
+    fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
+        let targets = Targets::new(self, out);
+        match place {
+            Place::Host(exec) => cpu::forward(exec, self, &targets),
+            Place::Device(queue) => cuda::forward(&queue, self, &targets)?,
+        }
+        Ok(())
+    }
+
+    fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
+        match place {
+            Place::Host(exec) => cpu::backward(exec, self, &sources, &targets),
+            Place::Device(queue) => cuda::backward(&queue, self, &sources, &targets)?,
+        }
+        Ok(())
+    }
+
+    fn phases(&self) -> Option<&dyn TwoPhase> {
+        Some(self)
+    }
+}
+
+impl TwoPhase for Problem<'_> {
+    fn ends_len(&self, stream: &Stream) -> [usize; 2] {
+        cuda::ends_len(stream, self)
+    }
+
+    fn forward_ends(&self, queue: &Queue<'_>, ends: RawViewMut, out: Summary<'_>) -> Result<()> {
+        let state = out.state.map(|mut view| self.state(view.raw()));
+        let decay = out.decay.map(|mut view| self.state(view.raw()));
+        cuda::forward_ends(queue, self, ends, &SummaryTargets { state, decay })
+    }
+
+    fn forward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, out: &mut Written<'_>) -> Result<()> {
+        cuda::forward_rest(queue, self, ends, &Targets::new(self, out))
+    }
+
+    fn backward_ends(&self, queue: &Queue<'_>, given: &Given<'_>, ends: RawViewMut, entering: RawViewMut) -> Result<()> {
+        cuda::backward_ends(queue, self, &Sources::new(self, given), ends, self.state(entering))
+    }
+
+    fn backward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        cuda::backward_rest(queue, self, ends, &Sources::new(self, given), &GradientTargets::new(self, grads))
     }
 }

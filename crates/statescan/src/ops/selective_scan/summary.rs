@@ -10,6 +10,7 @@ use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::checked::NO_STATES;
 use crate::ops::discretization::Discretization;
+use crate::ops::op::wanted;
 use crate::ops::summary::{Scratch, Summary};
 use crate::step_size::StepSize;
 use crate::tensor::{Shape, ViewMut};
@@ -23,7 +24,7 @@ pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 }
 
 fn workspace_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
-    Ok(problem.workspace_len(exec)?.max(decay_workspace_len(exec, &problem.state_shape)))
+    Ok(wanted(exec, problem)?.max(decay_workspace_len(exec, &problem.state_shape)))
 }
 
 /// The final state of the slice from zero, and its total decay: whichever are asked for. Of the initial state the shape counts only.
@@ -39,7 +40,7 @@ pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()
     checker.write_if("decay", &out.decay, kind, &state)?;
     checker.needed_workspace(&out.workspace, workspace_len(exec, &problem)?)?;
     checker.finish()?;
-    let (len, double) = (problem.workspace_len(exec)?, problem.double);
+    let (len, double) = (wanted(exec, &problem)?, problem.double);
     let args = Args { initial_state: None, ..*args };
     if let Some(target) = &mut out.state {
         let workspace = out.workspace.as_mut().filter(|_| len > 0).map(|view| view.reborrow().slice(0, 0..len));

@@ -44,6 +44,7 @@ mod summary;
 pub mod update;
 
 use super::discretization::Discretization;
+use super::prepared;
 use super::signature::*;
 use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
@@ -137,8 +138,6 @@ operation! {
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
     }
-    summary { summary }
-    kernels { cpu, cuda }
 }
 
 /// A simplified scan as data.
@@ -190,7 +189,7 @@ pub(super) fn plan(args: &Args<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunc
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
-    Ok(states(args)?.1)
+    prepared::saved_len(&Table, &args.call())
 }
 
 /// The shape of `last_state`: that of the initial state where there is one.
@@ -198,7 +197,7 @@ pub fn checkpoints_len(args: &Args<'_>) -> Result<usize> {
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn last_state_shape(args: &Args<'_>) -> Result<Shape> {
-    Ok(states(args)?.0)
+    prepared::state_shape(&Table, &args.call())
 }
 
 /// Number of `f32` elements that `Outputs::workspace` must have, none on the CPU.

@@ -1,13 +1,18 @@
 //! A checked call in normal form.
 
-use super::{Args, TABLE, cpu, cuda};
+use super::{Args, Cotangents, GradientTargets, Sources, TABLE, Table, Targets, cpu, cuda, reference};
+use crate::cuda::Stream;
 use crate::error::Result;
+use crate::exec::Exec;
+use crate::ops::call::{Call, Given, Written};
 use crate::ops::check::Checker;
 use crate::ops::checked::States;
 use crate::ops::discretization::Discretization;
 use crate::ops::normal::{Axes, Normal};
+use crate::ops::op::{self, Op, Place};
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::tensor::{Device, Shape, View};
+use crate::ops::summary::Summary;
+use crate::tensor::{Dense, Device, Shape, View};
 
 /// Step sizes.
 #[derive(Debug, Clone, Copy)]
@@ -118,19 +123,6 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// The name under which errors are reported.
-    pub(super) fn op(&self) -> &'static str {
-        if self.real_factor.is_some() { super::INNER.name } else { super::SIGNATURE.name }
-    }
-
-    /// Elements of the saved states; how they lie depends on the device.
-    pub(super) fn saved_len(&self) -> usize {
-        match self.u.device() {
-            Device::Cpu => cpu::checkpoints_len(self),
-            Device::Cuda(_) => cuda::checkpoints_len(self),
-        }
-    }
-
     /// A tensor over time in normal form.
     pub(super) fn timed<V: Axes>(&self, view: V) -> V {
         self.normal.timed(view, 2)
@@ -159,5 +151,71 @@ impl<'a> Problem<'a> {
     /// Real numbers in an element of the input.
     pub(crate) fn input_parts(&self) -> usize {
         1 + usize::from(self.u.dtype().is_complex())
+    }
+}
+
+impl Op for Table {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+        Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
+    }
+
+    fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>> {
+        let exact = reference::forward(&Args::of_call(call))?;
+        Ok(vec![exact.y, exact.last_state])
+    }
+
+    fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>> {
+        Ok(reference::backward(&Args::of_call(call), &Cotangents::of_given(given))?.by_position())
+    }
+
+    fn summary(&self, exec: &Exec, call: &Call<'_>, out: &mut Summary<'_>) -> Result<()> {
+        super::summary(exec, &Args::of_call(call), out)
+    }
+
+    fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
+        super::summary_workspace_len(exec, &Args::of_call(call))
+    }
+}
+
+impl op::Problem for Problem<'_> {
+    fn op(&self) -> &'static str {
+        if self.real_factor.is_some() { super::INNER.name } else { super::SIGNATURE.name }
+    }
+
+    fn state_shape(&self) -> Option<Shape> {
+        Some(self.state_shape)
+    }
+
+    fn saved_len(&self) -> usize {
+        match self.u.device() {
+            Device::Cpu => cpu::checkpoints_len(self),
+            Device::Cuda(_) => cuda::checkpoints_len(self),
+        }
+    }
+
+    fn workspace_len(&self, stream: &Stream) -> Result<usize> {
+        cuda::workspace_len(stream, self)
+    }
+
+    fn backward_workspace_len(&self, stream: &Stream, has_saved: bool) -> Result<usize> {
+        cuda::backward_workspace_len(stream, self, has_saved)
+    }
+
+    fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
+        let targets = Targets::new(self, out);
+        match place {
+            Place::Host(exec) => cpu::forward(exec, self, &targets),
+            Place::Device(queue) => cuda::forward(&queue, self, &targets)?,
+        }
+        Ok(())
+    }
+
+    fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
+        match place {
+            Place::Host(exec) => cpu::backward(exec, self, &sources, &targets),
+            Place::Device(queue) => cuda::backward(&queue, self, &sources, &targets)?,
+        }
+        Ok(())
     }
 }

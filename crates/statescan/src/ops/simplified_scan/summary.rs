@@ -5,6 +5,8 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::checked::NO_STATES;
+use crate::ops::op;
+use crate::ops::op::wanted;
 use crate::ops::selective_scan::{self, summary as decays};
 use crate::ops::summary::Summary;
 use crate::tensor::{Shape, View};
@@ -15,7 +17,7 @@ use crate::tensor::{Shape, View};
 /// Those of [`forward`] that concern the arguments.
 pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     let problem = Problem::new(args, exec.device(), NO_STATES)?;
-    Ok(problem.workspace_len(exec)?.max(decays::decay_workspace_len(exec, &channels(&problem.state_shape))))
+    Ok(wanted(exec, &problem)?.max(decays::decay_workspace_len(exec, &channels(&problem.state_shape))))
 }
 
 /// The state of a selective scan that has one number for each channel.
@@ -31,11 +33,11 @@ fn channels(state: &Shape) -> Shape {
 pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
     let states = [&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape()));
     let (problem, views) = (Problem::new(args, exec.device(), states)?, args.views());
-    let mut checker = Checker::of(problem.op(), exec.device(), &TABLE, &views);
+    let mut checker = Checker::of(op::Problem::op(&problem), exec.device(), &TABLE, &views);
     let (state, double) = (problem.state_shape, args.u.dtype().is_double());
     checker.write_if("state", &out.state, Kind::Complex, &state)?;
     checker.write_if("decay", &out.decay, Kind::exactly(args.a.dtype().is_complex()), &state)?;
-    let len = problem.workspace_len(exec)?;
+    let len = wanted(exec, &problem)?;
     checker.needed_workspace(&out.workspace, len.max(decays::decay_workspace_len(exec, &channels(&state))))?;
     checker.finish()?;
     if let Some(target) = &mut out.state {

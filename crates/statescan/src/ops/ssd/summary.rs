@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::checked::NO_STATES;
+use crate::ops::op::wanted;
 use crate::ops::selective_scan::{self, summary as decays};
 use crate::ops::summary::Summary;
 use crate::tensor::Shape;
@@ -15,7 +16,7 @@ use crate::tensor::Shape;
 /// Those of [`forward`] that concern the arguments.
 pub fn summary_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     let problem = Problem::new(args, exec.device(), NO_STATES)?;
-    Ok(problem.workspace_len(exec)?.max(decays::decay_workspace_len(exec, &per_head(&problem.state_shape))))
+    Ok(wanted(exec, &problem)?.max(decays::decay_workspace_len(exec, &per_head(&problem.state_shape))))
 }
 
 /// The state of a selective scan that has one number for each head.
@@ -35,7 +36,7 @@ pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()
     let heads = per_head(&state);
     checker.write_if("state", &out.state, Kind::Real, &state)?;
     checker.write_if("decay", &out.decay, Kind::Real, &heads[..heads.len() - 1])?;
-    let len = problem.workspace_len(exec)?;
+    let len = wanted(exec, &problem)?;
     checker.needed_workspace(&out.workspace, len.max(decays::decay_workspace_len(exec, &heads)))?;
     checker.finish()?;
     let whole = Args { initial_state: None, ..*args };

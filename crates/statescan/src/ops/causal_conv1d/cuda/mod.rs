@@ -67,14 +67,9 @@ pub(super) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sourc
 }
 
 /// Elements of the workspace that a backward pass wants: the filters' gradients by each split.
-pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, _has_saved: bool) -> Result<usize> {
+pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
     let plan = Call::new(problem).ok().and_then(|call| Plan::backward(&call.shape(), stream.numbers(), true, true).ok());
-    Ok(plan.filter(|plan| plan.splits > 1).map_or(0, |plan| plan.splits * problem.dim * (problem.width + 1)))
-}
-
-/// A forward pass wants no workspace.
-pub(super) fn workspace_len(_: &Stream, _: &Problem<'_>) -> Result<usize> {
-    Ok(0)
+    plan.filter(|plan| plan.splits > 1).map_or(0, |plan| plan.splits * problem.dim * (problem.width + 1))
 }
 
 /// Whether filters have gradients.

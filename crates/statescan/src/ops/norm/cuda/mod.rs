@@ -103,13 +103,8 @@ pub(super) fn backward(
 }
 
 /// Elements of the workspace that a backward pass needs: sums for weight and bias of each team, however rows are read.
-pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>, _has_saved: bool) -> Result<usize> {
-    Ok(sums_len(problem, stream.numbers()))
-}
-
-/// A forward pass wants no workspace.
-pub(super) fn workspace_len(_: &Stream, _: &Problem<'_>) -> Result<usize> {
-    Ok(0)
+pub(super) fn backward_workspace_len(stream: &Stream, problem: &Problem<'_>) -> usize {
+    sums_len(problem, stream.numbers())
 }
 
 fn sums_len(problem: &Problem<'_>, numbers: Numbers) -> usize {

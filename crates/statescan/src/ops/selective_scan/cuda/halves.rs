@@ -6,8 +6,8 @@ use super::plan::Cut;
 use super::{Call, Inputs, RAW_TILE, TILES};
 use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Launch, Program, Queue, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
-use crate::ops::halves::SummaryTargets;
 use crate::ops::on_cuda::{Pass, dtype, read, single_only, type_of};
+use crate::ops::op::SummaryTargets;
 use crate::ops::selective_scan::{GradientTargets, Problem, Sources, Targets};
 use crate::tensor::{RawViewMut, View};
 

@@ -1,6 +1,6 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill, shared memory suffices.
 
-use super::super::{Args, GradientTargets, OP, SIGNATURE, Sources, Targets};
+use super::super::{Args, GradientTargets, Sources, Targets};
 use super::backward::{BACKWARD, Backward};
 use super::forward::{FORWARD, Forward};
 use super::halves::{ENDS, Together};
@@ -8,8 +8,8 @@ use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Key, Numbers};
-use crate::ops::checked::{Bound, Checked, Direction, NO_STATES};
-use crate::ops::halves::SummaryTargets;
+use crate::ops::checked::{Checked, NO_STATES, PassKind};
+use crate::ops::op::SummaryTargets;
 use crate::tensor::Device;
 
 /// Devices with much shared memory and with little, and the architectures of both.
@@ -183,16 +183,8 @@ fn selective_scans_compile() {
 /// The key of a forward pass that writes `y`, laid out like `x`, and of a backward pass that reads its gradient.
 fn keys(args: &Args<'_>) -> [Option<Key>; 2] {
     let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
-    let (views, values) = (args.views(), args.values());
-    let checked = Checked {
-        op: OP,
-        device: Device::Cuda(0),
-        bound: Bound { signature: &SIGNATURE, views: &views, values: &values },
-        sequences: args.sequences,
-        state: problem.state_shape,
-        saved_len: &|| 0,
-    };
-    [Direction::Forward, Direction::Backward].map(|pass| checked.key(pass, [Some(args.x)].into_iter()))
+    let checked = Checked { device: Device::Cuda(0), call: &args.call(), problem: &problem };
+    [PassKind::Forward, PassKind::Backward].map(|pass| checked.key(pass, [Some(args.x)].into_iter()))
 }
 
 fn moved(view: View<'static>, bytes: usize) -> View<'static> {

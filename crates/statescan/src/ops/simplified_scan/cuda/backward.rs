@@ -8,6 +8,7 @@ use super::{Call, places};
 use crate::cuda::{Queue, Stream, Sum, sum_terms};
 use crate::error::Result;
 use crate::ops::checked::needed;
+use crate::ops::op::Problem as _;
 use crate::ops::simplified_scan::{GradientTargets, Problem, Sources};
 use crate::tensor::{RawViewMut, View};
 

@@ -22,6 +22,7 @@ use crate::cuda::{Numbers, Queue, Stream};
 use crate::error::Result;
 use crate::ops::checked::needed;
 use crate::ops::on_cuda::single_only;
+use crate::ops::op::Problem as _;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Layout, Plan, Shape};
 use product::{Factor, Product, To};

@@ -1,0 +1,135 @@
+//! What an operation is besides its [table](super::table): what its calls mean, and what runs them. Everything around it, from checks to passes in two
+//! phases, is ordinary code over arguments, results and gradients [by position](super::prepared).
+
+use super::call::{Call, Given, Written};
+use super::checked::States;
+use super::operation::Exact;
+use super::summary::Summary;
+use crate::cuda::{Queue, Stream};
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::tensor::{Dense, Device, RawViewMut, Shape, View, ViewMut};
+
+/// A differentiable operation.
+pub(crate) trait Op: Sync {
+    /// Checks the arguments of a call and brings them to normal form. `states` are the shapes of the states that its passes read and write besides:
+    /// they may say how packed sequences have states.
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn Problem + Send + 'a>>;
+
+    /// The results in `f64`, by position.
+    fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>>;
+
+    /// The gradients in `f64`, by the position of what can have one.
+    fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>>;
+
+    /// What a slice of a sequence does to the state that enters it.
+    fn summary(&self, _exec: &Exec, call: &Call<'_>, _out: &mut Summary<'_>) -> Result<()> {
+        Err(Error::Unavailable { what: call.signature.name, why: "it has no summary: it is no scan" })
+    }
+
+    /// Elements of `f32` that a summary needs as scratch memory.
+    fn summary_workspace_len(&self, _exec: &Exec, _call: &Call<'_>) -> Result<usize> {
+        Ok(0)
+    }
+}
+
+/// A checked call in normal form, and its kernels.
+pub(crate) trait Problem {
+    /// The name under which errors are reported.
+    fn op(&self) -> &'static str;
+
+    /// The shape of a state as the caller has it; none where no result is a state.
+    fn state_shape(&self) -> Option<Shape>;
+
+    /// Numbers in the states that a forward pass saves for the backward pass.
+    fn saved_len(&self) -> usize {
+        0
+    }
+
+    /// Numbers (`f32`) that a forward pass wants as scratch memory on a GPU.
+    fn workspace_len(&self, _stream: &Stream) -> Result<usize> {
+        Ok(0)
+    }
+
+    /// The same for a backward pass, with or without what the forward pass kept.
+    fn backward_workspace_len(&self, stream: &Stream, has_saved: bool) -> Result<usize>;
+
+    /// Computes the results that are asked for, which were checked.
+    fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()>;
+
+    /// Computes the gradients that are asked for, which were checked.
+    fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()>;
+
+    /// The two phases of its passes on a GPU, where it has such passes.
+    fn phases(&self) -> Option<&dyn TwoPhase> {
+        None
+    }
+}
+
+/// Passes in two phases, for a slice of a sequence whose entering state comes from somewhere else: what does not depend on it is computed while it is on
+/// its way (CUDA, long rows that are scanned in segments).
+///
+/// A pass over such rows scans segments side by side twice: on their own, and from what enters them. The first phase is the first of these scans, and tells
+/// what the slice does as a whole; the second phase is the other one.
+pub(crate) trait TwoPhase {
+    /// Numbers (`f32`) that the first phases of a forward and of a backward pass keep: 0 where a pass has one phase.
+    fn ends_len(&self, stream: &Stream) -> [usize; 2];
+
+    /// The first phase of a forward pass: `ends`, the state after the slice and its decay, as the caller has them.
+    fn forward_ends(&self, queue: &Queue<'_>, ends: RawViewMut, out: Summary<'_>) -> Result<()>;
+
+    /// The second phase, from the initial state of this call.
+    fn forward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, out: &mut Written<'_>) -> Result<()>;
+
+    /// The first phase of a backward pass: `ends`, and the gradient by the state that enters the slice.
+    fn backward_ends(&self, queue: &Queue<'_>, given: &Given<'_>, ends: RawViewMut, entering: RawViewMut) -> Result<()>;
+
+    /// The second phase, from the cotangents of this call.
+    fn backward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()>;
+}
+
+/// What a slice does to the state that enters it, in normal form.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SummaryTargets {
+    pub state: Option<RawViewMut>,
+    pub decay: Option<RawViewMut>,
+}
+
+/// Where a pass runs.
+pub(crate) enum Place<'q> {
+    /// On the threads of an executor.
+    Host(&'q Exec),
+    /// In the order of a stream, with what earlier calls of the same form have found out.
+    Device(Queue<'q>),
+}
+
+/// Numbers (`f32`) that the forward pass of a call wants as scratch memory where it runs.
+pub(crate) fn wanted(exec: &Exec, problem: &dyn Problem) -> Result<usize> {
+    exec.stream().map_or(Ok(0), |stream| problem.workspace_len(stream))
+}
+
+/// An operation whose passes are asked for in two phases, and have one.
+pub(crate) fn whole(what: &'static str) -> Error {
+    Error::Unavailable { what, why: "such a pass is not in two phases" }
+}
+
+/// The names of an oracle's results.
+pub(crate) fn named_results(call: &Call<'_>, exact: Vec<Dense>) -> Exact {
+    call.signature.results.iter().map(|output| output.name).zip(exact).collect()
+}
+
+/// The names of the arguments that an oracle's gradients are by: of those that were given, and of states.
+pub(crate) fn named_gradients(call: &Call<'_>, exact: Vec<Option<Dense>>) -> Exact {
+    let differentiable = call.signature.arguments.iter().zip(&call.views).filter(|(argument, _)| argument.gradient);
+    let named = differentiable.zip(exact).filter(|((argument, view), _)| argument.is_state() || view.is_some());
+    named.filter_map(|((argument, _), exact)| Some((argument.name, exact?))).collect()
+}
+
+/// A step that changes a state in place.
+pub(crate) trait Step: Sync {
+    fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()>;
+    /// The errors of such a step, before it. On CUDA no tensor is read.
+    fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()>;
+    /// `y` and the state after the step, in `f64`.
+    fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]>;
+}
