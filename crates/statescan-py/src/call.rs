@@ -247,22 +247,20 @@ impl<'a, 'py> Arguments<'a, 'py> {
         view.map(Some).map_err(|error| self.named(error))
     }
 
-    /// Anything that is not a tensor. A value of another type is an unknown argument: PyTorch's dispatcher converts some.
-    pub fn value<T: for<'x> FromPyObject<'x, 'py, Error = PyErr>>(&mut self, name: &str) -> PyResult<T> {
+    /// Anything that is not a tensor, which `expected` describes. A value of another type is an unknown argument: PyTorch's dispatcher converts
+    /// some.
+    pub fn value<T: for<'x> FromPyObject<'x, 'py, Error = PyErr>>(&mut self, name: &str, expected: &str) -> PyResult<T> {
         let object = self.input()?;
-        object.extract().map_err(|error: PyErr| {
-            let py = self.inputs.py();
-            let words = format!("{}: `{name}`: {}", self.op, error.value(py));
-            match error.is_instance_of::<PyTypeError>(py) {
-                true => UnknownArgument::new_err(words),
-                false => PyErr::from_type(error.get_type(py), words),
-            }
+        object.extract().map_err(|error: PyErr| match error.is_instance_of::<PyTypeError>(self.inputs.py()) {
+            true => UnknownArgument::new_err(format!("{}: `{name}` must be {expected}, got {object:?}", self.op)),
+            // a number that is out of range
+            false => PyValueError::new_err(format!("{}: `{name}` must be 0 or more and below 2^64, got {object:?}", self.op)),
         })
     }
 
     /// Two limits, each of them a number or None.
     pub fn interval(&mut self, name: &str) -> PyResult<(f64, f64)> {
-        let (low, high): (Option<f64>, Option<f64>) = (self.value(name)?, self.value(name)?);
+        let (low, high): (Option<f64>, Option<f64>) = (self.value(name, "two numbers")?, self.value(name, "two numbers")?);
         Ok((low.unwrap_or(f64::NEG_INFINITY), high.unwrap_or(f64::INFINITY)))
     }
 
@@ -272,13 +270,15 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if optional && object.is_none() {
             return Ok(None);
         }
-        let number = object.extract::<&str>().ok().and_then(|word| words.iter().position(|known| *known == word));
+        let word = object.extract::<&str>();
+        let number = word.as_ref().ok().and_then(|word| words.iter().position(|known| known == word));
         number.map(Some).ok_or_else(|| {
             let none = optional.then_some("None".to_string());
             let expected: Vec<_> = none.into_iter().chain(words.iter().map(|word| format!("'{word}'"))).collect();
             let (last, others) = expected.split_last().expect("a list of words");
             let expected = format!("{} or {last}", others.join(", "));
-            PyValueError::new_err(format!("{}: `{name}` must be {expected}, got {object:?}", self.op))
+            let words = format!("{}: `{name}` must be {expected}, got {object:?}", self.op);
+            if word.is_ok() { PyValueError::new_err(words) } else { PyTypeError::new_err(words) }
         })
     }
 
@@ -289,19 +289,24 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(Some(buffer.slice(0, used)))
     }
 
-    /// Saved states that are written, as [`Arguments::saved`]. Where they are made here, there is room for so many numbers of a type.
+    /// Saved states that are written, as [`Arguments::saved`]. Where they are made here, there is room for so many numbers of a type. What the
+    /// pass leaves of a buffer on the host is zero: lanes, unless all are filled, and what is behind the last state.
     pub fn saved_output(
         &mut self,
         dtype: DType,
         capacity: impl FnOnce() -> Option<usize>,
         needed: impl Fn() -> usize,
+        filled: bool,
     ) -> PyResult<Option<ViewMut<'a>>> {
         let make = |call: &Self| {
             let shape = Shape::new(&[capacity().unwrap_or_else(&needed)]).map_err(|error| to_python(error.into()))?;
             call.empty(&shape, dtype)
         };
-        let Some(buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
-        let used = used(buffer.shape(), needed())?;
+        let Some(mut buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
+        let (used, room) = (used(buffer.shape(), needed())?, buffer.shape()[0]);
+        if self.place.stream().is_none() {
+            clear(buffer.reborrow().slice(0, if filled { used.end..room } else { 0..room }));
+        }
         Ok(Some(buffer.slice(0, used)))
     }
 
@@ -340,6 +345,16 @@ impl<'a, 'py> Arguments<'a, 'py> {
 /// The tensor that an input is, or that it is a part of.
 fn whole<'a, 'py>(object: &'a Bound<'py, PyAny>) -> &'a Bound<'py, PyAny> {
     object.cast_exact::<Part>().map_or(object, |part| part.get().whole(object.py()))
+}
+
+/// Writes zeros into memory of the host: whoever compares the results of two calls looks at what nothing is saved in, too.
+fn clear(rest: ViewMut<'_>) {
+    let view = rest.as_view();
+    if view.strides()[..] == [1] {
+        // SAFETY: the view is the only one of this memory, which has so many elements, one behind the other, and all types have a zero of
+        // zero bytes.
+        unsafe { std::ptr::write_bytes(view.as_ptr().cast_mut(), 0, view.len() * view.dtype().size()) };
+    }
 }
 
 /// The part of a buffer for saved states that a call uses: Python allocates what the longest division into sequences needs.

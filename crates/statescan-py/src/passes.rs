@@ -6,10 +6,11 @@ use crate::exec::Place;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use statescan::View;
 use statescan::ops::Summary;
-use statescan::ops::call::{Call, Given, Value, Written};
+use statescan::ops::call::{Call, Given, LANES, Value, Written};
 use statescan::ops::operation::Operation;
-use statescan::ops::signature::{Choice, Saved, Signature};
+use statescan::ops::signature::{Argument, Choice, Saved, Signature};
 
 /// The operation with a number of [`Operation::ALL`].
 pub fn operation(number: usize) -> PyResult<&'static Operation> {
@@ -27,9 +28,9 @@ pub fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature
     }
     for (setting, value) in signature.settings.iter().zip(&mut call.values) {
         *value = match setting.choice {
-            Choice::Flag(_) => Value::Flag(arguments.value(setting.name)?),
-            Choice::Count(_) => Value::Count(arguments.value(setting.name)?),
-            Choice::Number(_) => Value::Number(arguments.value(setting.name)?),
+            Choice::Flag(_) => Value::Flag(arguments.value(setting.name, "True or False")?),
+            Choice::Count(_) => Value::Count(arguments.value(setting.name, "a whole number")?),
+            Choice::Number(_) => Value::Number(arguments.value(setting.name, "a number")?),
             Choice::Interval => {
                 let (low, high) = arguments.interval(setting.name)?;
                 Value::Interval(low, high)
@@ -64,6 +65,17 @@ pub fn forward_rest<'py>(
     compute(number, inputs, outputs, &place, Part::Rest)
 }
 
+/// Whether saved states have no lanes that nothing is written to.
+fn is_filled(call: &Call<'_>) -> bool {
+    let Saved::States { padded: Some(letter), .. } = call.signature.saved else { return true };
+    let size = |(argument, view): (&Argument, &Option<View<'_>>)| {
+        let view = view.as_ref()?;
+        let layout = argument.layouts.iter().find(|layout| layout.len() == view.rank())?;
+        layout.find(letter).map(|axis| view.shape()[axis])
+    };
+    call.signature.arguments.iter().zip(&call.views).find_map(size).is_some_and(|size| size.is_multiple_of(LANES))
+}
+
 /// What of a pass is asked for.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
@@ -95,7 +107,7 @@ fn compute<'py>(
     }
     if matches!(signature.saved, Saved::States { .. }) {
         let (needed, capacity) = (|| prepared.saved_len(), || call.saved_capacity());
-        out.saved = arguments.saved_output(call.saved_type(), capacity, needed)?;
+        out.saved = arguments.saved_output(call.saved_type(), capacity, needed, is_filled(&call))?;
     }
     if part == Part::Rest {
         let ends = arguments.tensor("ends")?;

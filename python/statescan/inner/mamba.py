@@ -176,15 +176,13 @@ def _scan_gradients(call, scan, wanted, needed):
     return by_A, *others
 
 
-def _backward(needed, arguments, saved, gradients, place, is_last):
+def _backward(needed, arguments, saved, gradients, place):
     (y, A, states), (by_out, by_state) = saved, gradients
     call = Call(arguments, Rows(arguments[0], "xz"), A if A.numel() > 0 else None, place)
     given, of = call.given, call.rows(torch.empty_like(arguments[0]))
     by_out, projection = matrix(by_out), (given.outproj_weight, given.outproj_bias)
     by_projection = projection_gradients(by_out, lambda: y, projection, needed[8:10])
-    # y, where the projection's gradient has needed it, is the only saved tensor of this size that nothing else needs from here on
-    room = matrix(y) if is_last and y.numel() > 0 else None
-    by_y = project_back(by_out, projection[0], lambda: call.matrix(call.dim), room)
+    by_y = project_back(by_out, projection[0], lambda: call.matrix(call.dim))
     # computed again where the gradient by what is convolved is written in the end
     x = columns(of.tensor, 0, call.dim) if are_aligned(of.tensor, 0) else call.matrix(call.dim)
     timed = call.timed(x)

@@ -200,7 +200,7 @@ def norm_backward(call, y, by_made, of, needed):
     return by_y, made[0] if needed[6] else None
 
 
-def _backward(needed, arguments, saved, gradients, place, is_last):
+def _backward(needed, arguments, saved, gradients, place):
     (y, A, states), (by_out, by_state) = saved, gradients
     call = Call(arguments, Rows(arguments[0], "zxbcdt"), A if A.numel() > 0 else None, place)
     given, of = call.given, call.rows(torch.empty_like(arguments[0]))

@@ -41,7 +41,7 @@ def _scan_gradients(name, call, scan, saved, gradients, needed):
     return (by_x, by_B, by_C), (by_A, by_D, by_bias, by_initial), by_dt, by_z
 
 
-def _backward(needed, arguments, saved, gradients, place, is_last):
+def _backward(needed, arguments, saved, gradients, place):
     *own, name = arguments
     (y, A, *rest), (by_out, by_state) = saved, gradients
     of_conv, of_scan = rest[: len(OF_PASS)], rest[len(OF_PASS) :]
