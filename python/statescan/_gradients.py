@@ -2,20 +2,25 @@
 
 An operation has first derivatives in reverse mode, also under `torch.func.grad`, `vjp` and `jacrev`, which maps a backward pass
 over cotangents. Second derivatives, derivatives in forward mode and `vmap` are refused.
+
+A recorded call is an `autograd.Function`. Where others have a say in it, a compiler or a transform, the dispatcher makes it one:
+passes in PyTorch's library know their gradients, and nobody looks into Python's part.
 """
 
 import torch
 from torch import is_grad_enabled
+from torch._C import _after_autograd_keyset, _any_requires_grad, _AutoDispatchBelowAutograd
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_dynamo_compiling
 
 from .operations import Operation
 
 
 def differentiable(op: Operation, forward, backward):
-    """The operation with its gradient: an `autograd.Function`. Its `transformed` is the same for functions that `torch.func`
-    transforms and for tangents. That one is slower, gives what it saves behind its results, and is nothing for the compiler."""
-    # plain values: the compiler of older versions does not look into objects that a function closes over
+    """The operation with its gradient: an `autograd.Function`. Its `dispatched` is the same on one level of transforms, for
+    `dispatch`; it gives what it saves behind its results."""
     tensors, differentiable, keeps_result, adds = len(op.tensors), op.differentiable, op.keeps_result, op.adds
     nothing = (None,) * (tensors + len(op.options) - differentiable)
     twice = f"{op.name} has no second derivative: its gradient, taken with create_graph=True, cannot be differentiated"
@@ -63,47 +68,79 @@ def differentiable(op: Operation, forward, backward):
             found[0], found[adds] = by_sum.to(ctx.added_to) if asked[0] else None, by_sum if asked[adds] else None
         return tuple(found) + nothing
 
-    def compute_transformed(*arguments):
-        return tuple(both(forward(True, arguments)))
-
-    def set_up(ctx, inputs, output):
-        first, _, *saved = output
+    def compute_dispatched(ctx, *arguments):
+        first, second, *saved = both(forward(True, arguments))
+        save(ctx, arguments, first, saved, second)
         ctx.mark_non_differentiable(*saved)
-        save(ctx, inputs, first, saved)
+        return first, second, *saved
 
-    def differentiate_transformed(ctx, grad_first, grad_second, *_):
+    def differentiate_dispatched(ctx, grad_first, grad_second, *_):
         return differentiate(ctx, grad_first, grad_second)
 
     def refuse_forward_mode(ctx, *tangents):
         raise RuntimeError(f"{op.name} {_NO_FORWARD_MODE}")
 
-    def refuse_vmap(info, in_dims, *arguments):
-        raise RuntimeError(f"{op.name} {_NO_VMAP}")
-
-    transformed = {
-        "forward": staticmethod(compute_transformed),
-        "setup_context": staticmethod(set_up),
-        "backward": staticmethod(differentiate_transformed),
+    dispatched = {
+        "forward": staticmethod(compute_dispatched),
+        "backward": staticmethod(differentiate_dispatched),
         "jvp": staticmethod(refuse_forward_mode),
-        "vmap": staticmethod(refuse_vmap),
     }
     plain = {
         "forward": staticmethod(compute),
         "backward": staticmethod(differentiate),
-        "transformed": type(op.name, (torch.autograd.Function,), transformed),
+        "jvp": staticmethod(refuse_forward_mode),
+        "dispatched": type(op.name, (_SingleLevelFunction,), dispatched),
     }
     return type(op.name, (torch.autograd.Function,), plain)
+
+
+def _below(registered, keyset, arguments):
+    """A pass of PyTorch's library without its gradient."""
+    with _AutoDispatchBelowAutograd():
+        return registered.redispatch(keyset & _after_autograd_keyset, *arguments)
+
+
+def _is_recorded(arguments):
+    # tangents are not looked for: a function that has any refuses them
+    return forward_ad._current_level >= 0 or (is_grad_enabled() and _any_requires_grad(*arguments))
+
+
+def dispatch(registered, library, chosen):
+    """Gives a forward pass of PyTorch's library its gradient. `chosen` makes of its arguments whether a gradient is asked for,
+    what `differentiable` has made, and what that takes."""
+
+    def run(keyset, *arguments):
+        save, function, taken = chosen(*arguments)
+        if not (save and _is_recorded(taken)):
+            return _below(registered, keyset, arguments)
+        with enable_single_level_autograd_function():
+            return [result for result in function.dispatched.apply(*taken) if result is not None]
+
+    library.impl(registered, run, "Autograd", with_keyset=True)
+
+
+def dispatch_step(op: Operation, registered, library):
+    """Lets a step of PyTorch's library refuse to be differentiated."""
+    words = f"{op.name} has no gradient: it changes its state in place; use the scan for training"
+
+    def run(keyset, *arguments):
+        result = _below(registered, keyset, arguments)
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        if not _is_recorded(tensors):
+            return result
+        with enable_single_level_autograd_function():
+            return _NoGradientOfLevel.apply(words, 1, result, *tensors)[0]
+
+    library.impl(registered, run, "Autograd", with_keyset=True)
 
 
 _NO_FORWARD_MODE = "has no derivatives in forward mode (jvp, jacfwd): use those in reverse mode"
 _NO_VMAP = "does not go under vmap: put the mapped axis into the batch"
 
 
-class NoGradient(torch.autograd.Function):
+class _Refusal:
     """Passes results on, and refuses to be differentiated. What they were computed from is behind it: a gradient by any of that
     fails, where it would silently be without these results."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(words, count, *results_and_inputs):
@@ -120,6 +157,14 @@ class NoGradient(torch.autograd.Function):
     @staticmethod
     def jvp(ctx, *tangents):
         raise RuntimeError(ctx.words)
+
+
+class NoGradient(_Refusal, torch.autograd.Function):
+    generate_vmap_rule = True
+
+
+class _NoGradientOfLevel(_Refusal, _SingleLevelFunction):
+    """The same on one level of transforms."""
 
 
 def refuse_vmap(op: Operation, registered, library):

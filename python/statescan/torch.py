@@ -91,7 +91,8 @@ _UNOBSERVED = _native.Unobserved(_OBSERVERS, get_num_threads, _place)
 
 
 def _pass(registered, compute, explained):
-    """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes."""
+    """One pass: by `registered`, what PyTorch's library has of it, or straight to `compute`, which `_define` describes. Its
+    `dispatched` is the first of both."""
 
     unknown = _native.UnknownArgument
 
@@ -105,17 +106,24 @@ def _pass(registered, compute, explained):
         except unknown:
             # nothing ran: the dispatcher knows more kinds of arguments
             pass
+        return dispatched(first, arguments)
+
+    def dispatched(first, arguments):
         return explained(registered, first, arguments)
 
+    run.dispatched = dispatched
     return run
 
 
-def _explained(op, names):
+def _explained(op, names, types):
     """What calls the dispatcher and says why it refuses, where its own words name neither function nor argument."""
 
     def call(registered, first, arguments):
         if _get_tracing_state() is not None:
             _refuse_recording(op, first)
+        for name, kind, value in zip(names, types, (first, *arguments)):
+            if kind in _TYPES:
+                _refuse_type(op, name, kind, value)
         try:
             return registered(first, *arguments)
         except NotImplementedError:
@@ -135,13 +143,31 @@ def _refuse_recording(op, save):
         raise RuntimeError(f"{op.name}: {words}")
 
 
+# the options' types in schemas: what they are in words, and what Python has for them
+_TYPES = {
+    "bool": ("True or False", (bool, torch.SymBool)),
+    "int": ("a whole number", (int, torch.SymInt)),
+    "float": ("a number", (int, float, torch.SymInt, torch.SymFloat)),
+    "float?": ("a number or None", (int, float, torch.SymInt, torch.SymFloat, type(None))),
+    "str": ("a word", str),
+    "str?": ("a word or None", (str, type(None))),
+}
+
+
+def _refuse_type(op, name, kind, value):
+    """Refuses an option of another type than its schema has: the dispatcher takes 2 for True. Other libraries' numbers it converts."""
+    words, types = _TYPES[kind]
+    if not (isinstance(value, types) or hasattr(value, "dtype")):
+        raise TypeError(f"{op.name}: `{name}` must be {words}, got {value!r}")
+
+
 def _refuse_kind(op, name, tensor):
     """Refuses a tensor that no pass takes."""
     if tensor.is_nested:
         cure = "pack its rows into one, with `cu_seqlens`, or pad them with torch.nested.to_padded_tensor"
         raise TypeError(f"{op.name}: `{name}` must be a dense tensor, got a nested one; {cure}")
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        kind = tensor.dtype if tensor.is_quantized else tensor.layout
+        kind = str(tensor.dtype).removeprefix("torch.") if tensor.is_quantized else tensor.layout
         cure = "dequantize" if tensor.is_quantized else "to_dense"
         raise TypeError(f"{op.name}: `{name}` must be a dense tensor, got one of {kind}; call {cure}() first")
     if tensor.device.type not in ("cpu", "cuda", "meta"):
@@ -175,7 +201,7 @@ def _define(op, name, arguments, result, complete, compute, allocate):
     """Adds a pass. `compute` allocates and runs the kernel, `allocate` is all there is to do without data; both take the first
     argument, which is not one of the operation's, and a tuple of all the others, which `complete` makes. `compute` also takes the
     place of the call, and answers None if that is `_UNOBSERVED` and somebody has a say."""
-    names = [argument.partition("=")[0].split()[-1] for argument in arguments]
+    types, names = zip(*(argument.partition("=")[0].rsplit(maxsplit=1) for argument in arguments))
 
     def kernel(first, *others):
         return compute(first, complete(others), _place(others[0] if op.state is None else first))
@@ -193,7 +219,7 @@ def _define(op, name, arguments, result, complete, compute, allocate):
     torch.library.register_fake(f"statescan::{name}", without_data, lib=_library)
     for device in ("CPU", "CUDA"):
         _library.impl(name, kernel, device)
-    return _pass(_registered(name), compute, _explained(op, names))
+    return _pass(_registered(name), compute, _explained(op, names, types))
 
 
 def _forward(op: Operation):
@@ -251,18 +277,33 @@ def _step(op: Operation):
 
     run = _define(op, op.name, [f"Tensor(a!) {op.state}", *arguments], "Tensor", complete, compute, allocate)
     _gradients.refuse_vmap(op, _registered(op.name), _library)
+    _gradients.dispatch_step(op, _registered(op.name), _library)
     return run
 
 
 _FORWARD = {op.name: _forward(op) for op in OPERATIONS}
 _BACKWARD = {op.name: _backward(op) for op in OPERATIONS}
-_WITH_GRADIENT = {op.name: _gradients.differentiable(op, _FORWARD[op.name], _BACKWARD[op.name]) for op in OPERATIONS}
+
+
+def _with_gradient(op: Operation):
+    function = _gradients.differentiable(op, _FORWARD[op.name], _BACKWARD[op.name])
+    _, complete = _with_defaults(op)
+
+    def chosen(save, *arguments):
+        return save, function, complete(arguments)
+
+    _gradients.dispatch(_registered(f"{op.name}_forward"), _library, chosen)
+    return function
+
+
+_WITH_GRADIENT = {op.name: _with_gradient(op) for op in OPERATIONS}
 _STEP = {op.name: _step(op) for op in STEPS}
 
 
 def _requires_grad(tensors):
-    if forward_ad._current_level >= 0:
-        # a recorded call refuses the tangents that a kernel would lose
+    if forward_ad._current_level >= 0 or (is_dynamo_compiling() and _are_functorch_transforms_active()):
+        # a recorded call refuses the tangents that a kernel would lose; the compiler does not say whether a transform wants a
+        # gradient by its argument
         return True
     if is_grad_enabled():
         for tensor in tensors:
@@ -271,39 +312,27 @@ def _requires_grad(tensors):
     return False
 
 
-def _distinct(tensors):
-    """The compiler does not trace an `autograd.Function` that takes a tensor twice."""
-    found = []
-    for tensor in tensors:
-        again = tensor is not None and any(tensor is other for other in found)
-        found.append(tensor.view_as(tensor) if again else tensor)
-    return found
-
-
-def recorded(function, tensors, options):
+def recorded(function, forward, tensors, options):
     """Runs a function with its gradient."""
-    if torch.compiler.is_compiling():
-        tensors = _distinct(tensors)
-    if forward_ad._current_level >= 0 or _are_functorch_transforms_active():
-        return function.transformed.apply(*tensors, *options)[:2]
+    if is_dynamo_compiling() or _are_functorch_transforms_active():
+        return tuple(forward(True, tensors + options))[:2]
     return function.apply(*tensors, *options)
 
 
 def call(op: Operation, tensors, options, context=None):
     """Runs an operation, over the ranks of a context if there is one, and records it if a gradient may be asked for."""
+    forward = (_FORWARD if context is None else context.forward)[op.name]
     if _requires_grad(tensors):
         with_gradient = _WITH_GRADIENT if context is None else context.with_gradient
-        return recorded(with_gradient[op.name], tensors, options)
-    forward = _FORWARD if context is None else context.forward
-    return tuple(forward[op.name](False, tensors + options))
+        return recorded(with_gradient[op.name], forward, tensors, options)
+    return tuple(forward(False, tensors + options))
 
 
 def step(op: Operation, state, tensors, options):
     """Runs a step."""
-    if not _requires_grad((state, *tensors)):
-        return _STEP[op.name](state, tensors + options)
-    with torch.no_grad():
-        result = _STEP[op.name](state, tensors + options)
-    words = f"{op.name} has no gradient: it changes its state in place; use the scan for training"
-    (result,) = _gradients.NoGradient.apply(words, 1, result, state, *tensors)
-    return result
+    arguments = tensors + options
+    run = _STEP[op.name]
+    if is_dynamo_compiling() or not _requires_grad((state, *tensors)):
+        return run(state, arguments)
+    # the dispatcher's refuses to be differentiated
+    return run.dispatched(state, arguments)

@@ -169,7 +169,7 @@ REFUSED = {
     "nested": (lambda a: torch.nested.nested_tensor([a]), "a dense tensor, got a nested one; pack its rows into one"),
     "jagged": (lambda a: torch.nested.nested_tensor([a, a], layout=torch.jagged), "a dense tensor, got a nested one"),
     "mkldnn": (lambda a: a.float().to_mkldnn(), r"a dense tensor, got one of torch._mkldnn; call to_dense\(\) first"),
-    "quantized": (lambda a: torch.quantize_per_tensor(a.float(), 0.1, 0, torch.qint8), r"torch.qint8; call dequantize\(\) first"),
+    "quantized": (lambda a: torch.quantize_per_tensor(a.float(), 0.1, 0, torch.qint8), r" of qint8; call dequantize\(\) first"),
 }
 
 

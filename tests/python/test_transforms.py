@@ -94,6 +94,75 @@ def test_a_layer_by_functional_call():
         torch.testing.assert_close(got[name], parameter.grad)
 
 
+def compiled(function, **options):
+    torch._dynamo.reset()
+    return torch.compile(function, backend="aot_eager", **options)
+
+
+@pytest.mark.sampled(8)
+@each_case
+@pytest.mark.parametrize("transform", ["grad", "vjp", "jacrev"])
+def test_compiled(name, transform):
+    """In one graph, where the compiler sees the transform, and not what it does."""
+    case = small(name)
+    loss, leaves = weighted(case, weights_of(case)), case.floats()
+
+    def derivative(leaves):
+        if transform == "vjp":
+            return torch.func.vjp(loss, leaves)[1](torch.ones((), dtype=torch.float64))[0]
+        return getattr(torch.func, transform)(loss)(leaves)
+
+    if transform == "jacrev":
+        # PyTorch has no Jacobians by complex numbers
+        leaves = {argument: tensor for argument, tensor in leaves.items() if not tensor.is_complex()}
+    expected = derivative(leaves)
+    assert any(gradient.any() for gradient in expected.values())
+    for argument, gradient in compiled(derivative, fullgraph=True)(leaves).items():
+        assert_close(gradient, expected[argument], 1e-13, argument)
+
+
+@pytest.mark.parametrize("options", [{}, {"fullgraph": True}], ids=["graphs", "one graph"])
+def test_compiled_jacobians(options):
+    r = Random()
+    x, weight = r.real(2, 3, 5), r.real(3, 4)
+
+    def jacobian(x):
+        return torch.func.jacrev(lambda x: statescan.causal_conv1d(x, weight))(x)
+
+    assert torch.equal(compiled(jacobian, **options)(x), jacobian(x))
+
+
+@pytest.mark.parametrize("kind", ["Mamba", "Mamba2", "S5"])
+def test_a_compiled_layer_by_functional_call(kind):
+    layer, x = LAYERS[kind](), torch.randn(2, 20, 16)
+    parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
+
+    def loss(parameters):
+        return torch.func.functional_call(layer, parameters, (x,)).square().sum()
+
+    expected = torch.func.grad(loss)(parameters)
+    got = compiled(lambda parameters: torch.func.grad(loss)(parameters), fullgraph=True)(parameters)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(got[name], gradient)
+
+
+def test_what_is_refused_is_refused_when_compiled():
+    r = Random()
+    a, x, weight = r.step(3, 8), r.real(2, 6), r.real(6, 4)
+
+    def step(x):
+        return statescan.causal_conv1d_update(x, torch.zeros(2, 6, 3, dtype=x.dtype), weight).sum()
+
+    for function, argument, words in [
+        (lambda a: torch.func.grad(lambda a: torch.func.grad(scan_of_itself)(a).sum())(a), a, "second derivative"),
+        (lambda a: torch.func.jvp(scan_of_itself, (a,), (a,)), a, "derivatives in forward mode"),
+        (lambda a: torch.vmap(scan_of_itself)(torch.stack([a, a])), a, "does not go under vmap"),
+        (lambda x: torch.func.grad(step)(x), x, "causal_conv1d_update has no gradient"),
+    ]:
+        with pytest.raises(Exception, match=words):
+            compiled(function, fullgraph=True)(argument)
+
+
 def test_a_gradient_beside_another_graph():
     """What is not transformed keeps its graph, of which the second derivative is refused."""
     r = Random()

@@ -14,7 +14,7 @@ import math
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from .._gradients import refuse_vmap
+from .._gradients import dispatch, refuse_vmap
 from ..operations import CAUSAL_CONV1D, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
 from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
 from .board import there
@@ -452,6 +452,9 @@ def _define(op, link):
         context = _context(name)
         return _backward(op, link, context, needed, others[:tensors], others[tensors:inputs], *others[inputs:])
 
+    def chosen(name, save, *others):
+        return save, CONTEXTS[name].with_gradient[op.name], complete(others)
+
     def backward_without_data(name, needed, *others):
         return [_New.like(tensor) for tensor, wanted in zip(others, needed) if wanted]
 
@@ -475,6 +478,8 @@ def _define(op, link):
             _library.impl(name, compute, device)
         registered = getattr(torch.ops.statescan, name).default
         refuse_vmap(op, registered, _library)
+        if word == "forward":
+            dispatch(registered, _library, chosen)
         found.append(_straight(registered, compute, inputs))
     return tuple(found)
 

@@ -104,12 +104,11 @@ def project(rows, weight, bias):
     return rows if weight is None else torch._C._nn.linear(rows, weight, bias)
 
 
-def project_back(by_out, weight, like, to=None):
-    """The gradient by what was projected, of that by the result; zeros where there is none. All are matrices. It is written into
-    `to`, if there is a projection."""
+def project_back(by_out, weight, like):
+    """The gradient by what was projected, of that by the result; zeros where there is none. All are matrices."""
     if by_out is None:
         return like().zero_()
-    return by_out if weight is None else torch.mm(by_out, weight, out=to)
+    return by_out if weight is None else torch.mm(by_out, weight)
 
 
 def projection_gradients(by_out, rows, parameters, needed):
@@ -148,14 +147,10 @@ def _known(place, arguments):
     return place if place is not _UNOBSERVED else place.of(arguments)
 
 
-# whether the backward pass that runs leaves what is saved to another one; older versions do not say
-_keeps_saved = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
-
-
 def differentiable(op: Inner, forward, backward, allocate):
     """The function, which takes the tensors and the options. `forward(save, arguments, place)` gives two results, and what is
-    saved if that is wanted; `backward(needed, arguments, saved, gradients, place, is_last)` all gradients, and may write over
-    what is saved if it is the last to need that; `allocate(save, arguments)` is `forward` without data."""
+    saved if that is wanted; `backward(needed, arguments, saved, gradients, place)` all gradients. It writes into nothing but
+    what it has made: saved tensors may be somebody else's, too. `allocate(save, arguments)` is `forward` without data."""
     arguments, complete = _with_defaults(op)
 
     def compute_forward(save, arguments, place):
@@ -167,12 +162,10 @@ def differentiable(op: Inner, forward, backward, allocate):
     count, saves = len(op.tensors) + len(op.options), len(op.saves)
 
     def compute(needed, arguments, place):
-        # the dispatcher promises its callers that arguments stay as they are
-        is_last = place is _UNOBSERVED and not _keeps_saved()
         place = _known(place, arguments)
         if place is None:
             return None
-        found = backward(needed, arguments[:count], arguments[count : count + saves], arguments[-2:], place, is_last)
+        found = backward(needed, arguments[:count], arguments[count : count + saves], arguments[-2:], place)
         return [gradient for gradient, wanted in zip(found, needed) if wanted]
 
     def without_data(needed, arguments):
@@ -184,9 +177,14 @@ def differentiable(op: Inner, forward, backward, allocate):
     _gradients.map_cotangents(op, _registered(f"{op.name}_backward"), _library)
     function = _gradients.differentiable(op, pass_forward, pass_backward)
 
+    def chosen(save, *arguments):
+        return save, function, complete(arguments)
+
+    _gradients.dispatch(_registered(f"{op.name}_forward"), _library, chosen)
+
     def call(tensors, options):
         if _requires_grad(tensors):
-            return recorded(function, tensors, options)
+            return recorded(function, pass_forward, tensors, options)
         return tuple(pass_forward(False, tensors + options))
 
     return call
