@@ -1,5 +1,6 @@
 """The public functions. Each puts its arguments in order and hands them to the framework of its first tensor."""
 
+import math
 from typing import Any
 
 from .operations import (
@@ -27,9 +28,11 @@ def _framework(op: str, name: str, tensor):
     if kind not in _served:
         origins = (base.__module__.partition(".")[0] for base in kind.__mro__)
         file = next((_FRAMEWORKS[origin] for origin in origins if origin in _FRAMEWORKS), None)
+        got = f"got {kind.__module__}.{kind.__qualname__}"
         if file is None or not hasattr(tensor, "__dlpack__"):
-            expected = "a PyTorch tensor or a NumPy, CuPy or JAX array"
-            raise TypeError(f"{op}: `{name}` must be {expected}, got {kind.__module__}.{kind.__qualname__}")
+            raise TypeError(f"{op}: `{name}` must be a PyTorch tensor or a NumPy, CuPy or JAX array, {got}")
+        if any(base.__name__ == "MaskedArray" for base in kind.__mro__):
+            raise TypeError(f"{op}: `{name}` must be an array without a mask, {got}; call filled() first")
         _served[kind] = _import(file)
     return _served[kind]
 
@@ -47,13 +50,19 @@ def _import(file):
     return found
 
 
+def _mix(one, other):
+    """Whether a call may have arrays of two frameworks: JAX takes NumPy's."""
+    return {one.__name__, other.__name__} == {f"{__package__}.jax", f"{__package__}.numpy"}
+
+
 def _explain(op, tensors, first):
     """Names a tensor that is missing, or is of another kind than the first one, if that is why a call failed."""
+    own = _framework(op.name, op.tensors[0], first)
     for name, tensor in zip(op.tensors, tensors):
         name, optional = name.rstrip("?"), name.endswith("?")
         if tensor is None and optional:
             continue
-        if tensor is None or _framework(op.name, name, tensor) is not _framework(op.name, name, first):
+        if tensor is None or not ((other := _framework(op.name, name, tensor)) is own or _mix(own, other)):
             expected = f"of the same kind as the others, {type(first).__module__}.{type(first).__qualname__}"
             raise TypeError(f"{op.name}: `{name}` must be {expected}, got {type(tensor).__qualname__}")
 
@@ -87,12 +96,12 @@ def _is_complex(tensor):
 
 
 def _limits(op: str, dt_limit):
-    """The lowest and the highest step."""
+    """The lowest and the highest step, None where there is none: formats for compiled models have no infinity."""
     try:
         low, high = (float(limit) for limit in dt_limit)
     except (TypeError, ValueError):
         raise TypeError(f"{op}: `dt_limit` must be None or two numbers, low and high, got {dt_limit!r}") from None
-    return low, high
+    return None if low == -math.inf else low, None if high == math.inf else high
 
 
 def selective_scan(

@@ -1,8 +1,10 @@
-"""NumPy arrays."""
+"""NumPy arrays. JAX takes them too, beside its own: one of those makes a call JAX's."""
+
+import sys
 
 import numpy
 
-from . import arrays
+from . import arrays, functions
 from ._threads import get_num_threads
 from .operations import Operation
 
@@ -10,11 +12,29 @@ from .operations import Operation
 _NEW = arrays.New(numpy, subok=False)
 
 
+def _other(op: Operation, first, tensors):
+    """The framework that takes the call in the place of this one; None if it stays here."""
+    here, found = sys.modules[__name__], None
+    for name, tensor in zip((op.state or op.tensors[0], *op.tensors), (first, *tensors)):
+        if type(tensor) is numpy.ndarray or tensor is None:
+            continue
+        other = functions._framework(op.name, name.rstrip("?"), tensor)
+        if functions._mix(other, here):
+            found = other
+        elif other is not here:
+            functions._explain(op, tensors, first)
+    return found
+
+
 def call(op: Operation, tensors, options):
     """Runs an operation."""
+    if other := _other(op, tensors[0], tensors):
+        return other.call(op, tensors, options)
     return arrays.forward(op, _NEW, tensors, options, (-1, get_num_threads(), None, False))
 
 
 def step(op: Operation, state, tensors, options):
     """Runs a step."""
+    if other := _other(op, state, tensors):
+        return other.step(op, state, tensors, options)
     return arrays.update(op, _NEW, state, tensors, options, (-1, get_num_threads(), None, False))

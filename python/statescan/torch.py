@@ -155,7 +155,7 @@ _TYPES = {
 
 
 def _refuse_type(op, name, kind, value):
-    """Refuses an option of another type than its schema has: the dispatcher takes 2 for True. Other libraries' numbers it converts."""
+    """Refuses an option of another type than its schema has: the dispatcher takes 2 for True. Numbers of others it converts."""
     words, types = _TYPES[kind]
     if not (isinstance(value, types) or hasattr(value, "dtype")):
         raise TypeError(f"{op.name}: `{name}` must be {words}, got {value!r}")

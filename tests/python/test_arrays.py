@@ -131,6 +131,35 @@ class TestJax:
         expected = statescan.selective_scan(**tensors)[0]
         assert abs(y - expected).max() < 2e-2 * abs(expected).max()
 
+    @pytest.mark.parametrize("of_jax", ["A", "dt", "x", "C"])
+    def test_beside_arrays_of_numpy(self, of_jax):
+        """Data in front and weights behind, or the other way round: any array of JAX's makes the call one of its."""
+        jax = self.jax()
+        tensors = arguments()
+        expected = statescan.selective_scan(**{n: jax.numpy.asarray(t) for n, t in tensors.items()})
+
+        def call(traced):
+            return statescan.selective_scan(**{**tensors, of_jax: traced})
+
+        traced = jax.numpy.asarray(tensors[of_jax])
+        for got, wanted in zip((*call(traced), *jax.jit(call)(traced)), (*expected, *expected), strict=True):
+            assert isinstance(got, jax.Array)
+            numpy.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+        gradient = jax.grad(lambda traced: call(traced)[0].sum())(traced)
+        assert gradient.shape == traced.shape and gradient.any()
+
+    def test_a_step_beside_arrays_of_numpy(self):
+        jax = self.jax()
+        tensors, state = arguments(), numpy.zeros((2, 6, 5), numpy.float32)
+        first = {n: t if n == "A" else t[..., 0] for n, t in tensors.items()}
+        expected = state.copy()
+        y = statescan.selective_state_update(expected, **first)
+        step = jax.jit(lambda A: statescan.selective_state_update(state, **{**first, "A": A}))
+        got, new = step(jax.numpy.asarray(first["A"]))
+        numpy.testing.assert_allclose(got, y, rtol=1e-6, atol=1e-6)
+        numpy.testing.assert_allclose(new, expected, rtol=1e-6, atol=1e-6)
+        assert not state.any()
+
     def test_step_gives_the_new_state(self):
         jax = self.jax()
         tensors = {n: jax.numpy.asarray(t) for n, t in arguments().items()}

@@ -1,5 +1,7 @@
 """Wrong calls give an exception of the usual kind that names the function and the argument."""
 
+import functools
+
 import numpy
 import pytest
 
@@ -67,13 +69,15 @@ WRONG = [
     ),
     # options
     ({"discretization": "euler"}, ValueError, "discretization"),
-    ({"discretization": None}, (TypeError, ValueError, RuntimeError), "discretization"),
-    ({"dt_limit": (1.0, 0.0)}, ValueError, "dt_limit"),
+    ({"discretization": None}, TypeError, "`discretization` must be 'mamba', .* got None"),
+    ({"dt_limit": (1.0, 0.0)}, ValueError, r"`dt_limit` must be two numbers, the second not below the first, got \(1, 0\)"),
     ({"dt_limit": (float("nan"), 1.0)}, ValueError, "dt_limit"),
     ({"dt_limit": 3}, TypeError, "dt_limit"),
     ({"dt_limit": (1, 2, 3)}, TypeError, "dt_limit"),
-    ({"dt_softplus": "yes"}, (TypeError, RuntimeError), "dt_softplus"),
-    ({"reverse": "no"}, (TypeError, RuntimeError), "reverse"),
+    ({"dt_softplus": "yes"}, TypeError, "`dt_softplus` must be True or False, got 'yes'"),
+    ({"dt_softplus": 2}, TypeError, "`dt_softplus` must be True or False, got 2"),
+    ({"dt_softplus": None}, TypeError, "`dt_softplus` must be True or False, got None"),
+    ({"reverse": "no"}, TypeError, "`reverse` must be True or False, got 'no'"),
 ]
 
 
@@ -171,3 +175,109 @@ def test_other_functions():
             statescan.selective_state_update(state, *step, state_batch_indices=numpy.array(indices))
     with pytest.raises(ValueError, match="`state`"):
         statescan.selective_state_update(state, *step)
+
+
+def in_numpy(value):
+    return value
+
+
+def in_torch(value):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return torch.from_numpy(value).requires_grad_()
+
+
+@functools.cache
+def subclass():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return type("Own", (torch.Tensor,), {})
+
+
+def in_torch_by_dispatcher(value):
+    """A tensor of a class that sees calls; the dispatcher's own words name positions."""
+    return in_torch(value).as_subclass(subclass())
+
+
+def in_jax(value):
+    return pytest.importorskip("jax", reason="JAX is not installed").numpy.asarray(value)
+
+
+X, HEADS, MAPS = zeros(2, 8, 20), zeros(2, 8, 20, 4), zeros(2, 20, 5)
+
+
+def norm(array, **options):
+    return statescan.norm(array(X.swapaxes(1, 2)), **options)
+
+
+def ssd(array, maps=MAPS, **options):
+    return statescan.ssd(array(HEADS), array(X), array(zeros(8)), array(maps), array(maps), **options)
+
+
+def conv(array, width=4, **options):
+    return statescan.causal_conv1d(array(X), array(zeros(8, width)), **options)
+
+
+@pytest.mark.parametrize("array", [in_numpy, in_torch, in_torch_by_dispatcher, in_jax])
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        (lambda a: norm(a, groups=3), ValueError, "norm: `groups` must be a divisor of the number of channels, got 3"),
+        (lambda a: norm(a, groups=0), ValueError, "norm: `groups` must be a divisor of the number of channels, got 0"),
+        (lambda a: norm(a, groups=-2), ValueError, r"norm: `groups` must be 0 or more and below 2\^64, got -2"),
+        (lambda a: norm(a, groups=2.0), TypeError, "norm: `groups` must be a whole number, got 2.0"),
+        (lambda a: norm(a, eps="small"), TypeError, "norm: `eps` must be a number, got 'small'"),
+        (lambda a: norm(a, kind="batch"), ValueError, "norm: `kind` must be 'rms' or 'layer', got 'batch'"),
+        (lambda a: ssd(a, chunk_size=64.0), TypeError, "ssd: `chunk_size` must be a whole number, got 64.0"),
+        (lambda a: ssd(a, chunk_size=0), ValueError, "ssd: `chunk_size` must be at least 1, got 0"),
+        (
+            lambda a: ssd(a, maps=zeros(2, 20, 3, 5)),
+            ValueError,
+            "ssd: `B` must be in groups whose number divides that of channels or heads, got 3",
+        ),
+        (lambda a: conv(a, width=9), ValueError, "causal_conv1d: `weight` must be of a width from 2 to 8, got 9"),
+        (
+            lambda a: conv(a, activation="relu"),
+            ValueError,
+            "causal_conv1d: `activation` must be None, 'silu' or 'swish', got 'relu'",
+        ),
+        (lambda a: conv(a, activation=abs), TypeError, "causal_conv1d: `activation` must be .* got <built-in function abs>"),
+    ],
+)
+def test_words_of_options(call, error, words, array):
+    with pytest.raises(error, match=f"^{words}"):
+        call(array)
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "uint8", "int16", "complex32", "float8_e4m3fn", "float8_e5m2"])
+def test_types_have_one_name(name):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = torch.zeros(2, 6, 20, dtype=getattr(torch, name))
+    with pytest.raises(TypeError, match=f"^linear_scan: `a` must have elements of type float32, .*, got {name}$"):
+        statescan.linear_scan(x, torch.zeros(2, 6, 20))
+    with pytest.raises(TypeError, match=r"`dt` must be real \(float32, float64, bfloat16 or float16\), got int32"):
+        scan(dt=zeros(2, 6, 20, dtype=numpy.int32))
+
+
+def masked(*shape):
+    return numpy.ma.masked_array(zeros(*shape), mask=numpy.ones(shape, bool))
+
+
+def test_masked_arrays():
+    """Their data has values where they have none."""
+    words = r"must be an array without a mask, got numpy\.ma\..*MaskedArray; call filled\(\) first"
+    for name, shape in (("x", (2, 6, 20)), ("dt", (2, 6, 20)), ("D", (6,)), ("initial_state", (2, 6, 5))):
+        with pytest.raises(TypeError, match=f"selective_scan: `{name}` {words}"):
+            scan(**{name: masked(*shape)})
+    step = (zeros(2, 6), zeros(2, 6), zeros(6, 5), zeros(2, 5), zeros(2, 5))
+    with pytest.raises(TypeError, match=f"selective_state_update: `state` {words}"):
+        statescan.selective_state_update(masked(2, 6, 5), *step)
+    with pytest.raises(TypeError, match=f"selective_state_update: `dt` {words}"):
+        statescan.selective_state_update(zeros(2, 6, 5), step[0], masked(2, 6), *step[2:])
+    scan(D=numpy.asmatrix(zeros(1, 6))[0].A1.view(numpy.memmap))
+
+
+def test_masked_arrays_beside_others():
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    a = jax.numpy.zeros((2, 6, 20))
+    for call in (statescan.linear_scan, jax.jit(lambda a: statescan.linear_scan(a, masked(2, 6, 20)))):
+        with pytest.raises(TypeError, match="linear_scan: `b` must be an array without a mask"):
+            call(a, *([masked(2, 6, 20)] if call is statescan.linear_scan else []))

@@ -163,6 +163,28 @@ impl Owned {
     }
 }
 
+/// The kinds of elements by their `DLDataTypeCode`; the number of bits follows a name that does not have it yet.
+const KINDS: [&str; 18] = [
+    "int",
+    "uint",
+    "float",
+    "handle",
+    "bfloat",
+    "complex",
+    "bool",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+];
+
 impl Tensor {
     /// The description, as far as it makes sense.
     ///
@@ -173,7 +195,12 @@ impl Tensor {
         let tensor = self;
         let dtype = tensor.dtype().ok_or_else(|| {
             let Tensor { code, bits, lanes, .. } = tensor;
-            unknown_dtype(argument, format_args!("DLPack's code {code} with {bits} bits and {lanes} lanes"))
+            match KINDS.get(usize::from(*code)) {
+                Some(kind) if *lanes == 1 && kind.contains('_') => unknown_dtype(argument, kind),
+                Some(&"bool") if *lanes == 1 => unknown_dtype(argument, "bool"),
+                Some(kind) if *lanes == 1 => unknown_dtype(argument, format_args!("{kind}{bits}")),
+                _ => unknown_dtype(argument, format_args!("DLPack's type {code} of {bits} bits and {lanes} lanes")),
+            }
         })?;
         let fail = |why: String| PyValueError::new_err(format!("`{argument}` {why}"));
         let device = tensor.device().ok_or_else(|| {

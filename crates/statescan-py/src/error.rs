@@ -24,15 +24,35 @@ fn subject(error: &Error) -> Option<(&'static str, &'static str)> {
         | Error::Stride { op, argument, .. }
         | Error::Overlap { op, argument, .. }
         | Error::Value { op, argument, .. }
+        | Error::Limits { op, argument, .. }
         | Error::Index { op, argument, .. }
         | Error::Presence { op, argument, .. } => Some((op, argument)),
         _ => None,
     }
 }
 
-/// The words of an error with Python's name for each argument.
+/// Words with Python's names of element types.
+fn with_types(words: &str) -> String {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let named = |word| match word {
+        "f16" => "float16",
+        "bf16" => "bfloat16",
+        "f32" => "float32",
+        "f64" => "float64",
+        "i32" => "int32",
+        "i64" => "int64",
+        _ => word,
+    };
+    // each piece is a word and the sign behind it
+    let pieces = words
+        .split_inclusive(|letter| !is_part(letter))
+        .map(|piece| piece.split_at(piece.trim_end_matches(|letter| !is_part(letter)).len()));
+    pieces.flat_map(|(word, sign)| [named(word), sign]).collect()
+}
+
+/// The words of an error with Python's names for arguments and types.
 pub fn in_python(error: &Error) -> String {
-    let words = error.to_string();
+    let words = with_types(&error.to_string());
     let Some((op, argument)) = subject(error) else { return words };
     if argument == "sequences" {
         return words.replace("`sequences`", "`cu_seqlens or seq_idx`");

@@ -97,6 +97,9 @@ impl Parts {
 /// The error for an element type that no operation takes.
 pub fn unknown_dtype(argument: &str, got: impl std::fmt::Display) -> PyErr {
     let expected = "float32, float64, bfloat16, float16, complex64, complex128, int32 or int64";
+    // all frameworks' types have the same names
+    let got = got.to_string();
+    let got = got.trim_start_matches("torch.");
     PyTypeError::new_err(format!("`{argument}` must have elements of type {expected}, got {got}"))
 }
 

@@ -92,6 +92,18 @@ pub enum Error {
         /// The value that came.
         got: f64,
     },
+    /// Limits that are no interval.
+    #[error("{op}: `{argument}` must be two numbers, the second not below the first, got ({low}, {high})")]
+    Limits {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        argument: &'static str,
+        /// The first limit.
+        low: f64,
+        /// The second one.
+        high: f64,
+    },
     /// An element of an index tensor is out of range or out of order.
     #[error("{op}: `{argument}`[{position}] must be {expected} {bound}, got {got}")]
     Index {

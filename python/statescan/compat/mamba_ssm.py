@@ -250,7 +250,7 @@ def as_one(zxbcdt, weights, out_proj, initial_states=None, seq_idx=None, dt_limi
     products = as_products(zxbcdt, *out_proj)
     if products is None:
         return None
-    low, high = float(dt_limit[0]), float(dt_limit[1])
+    low, high = functions._limits("mamba_split_conv1d_scan_combined", dt_limit)
     return mamba2_inner(zxbcdt, (*weights, *products), initial_states, seq_idx, dt_low=low, dt_high=high, **options)
 
 

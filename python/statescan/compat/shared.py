@@ -30,12 +30,19 @@ def check_shape(function, name, tensor, shape):
         raise ValueError(f"{function}: `{name}` must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
 
 
+def autocast_type(kind):
+    """The type of products under autocast on a kind of device; None without it, and for kinds that have none."""
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return None
+
+
 def as_products(rows, *parameters):
     """The parameters of products of rows in a function that is one; None where the products would not be in the rows' type."""
-    dtype, kind = rows.dtype, rows.device.type
-    if torch.is_autocast_enabled(kind):
+    dtype, narrow = rows.dtype, autocast_type(rows.device.type)
+    if narrow is not None:
         # as a product under autocast takes them
-        if dtype != torch.get_autocast_dtype(kind):
+        if dtype != narrow:
             return None
         return [parameter if parameter is None else parameter.to(dtype) for parameter in parameters]
     if any(parameter is not None and parameter.dtype != dtype for parameter in parameters):

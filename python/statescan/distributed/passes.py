@@ -453,7 +453,7 @@ def _define(op, link):
         return _backward(op, link, context, needed, others[:tensors], others[tensors:inputs], *others[inputs:])
 
     def chosen(name, save, *others):
-        return save, CONTEXTS[name].with_gradient[op.name], complete(others)
+        return save, _context(name).with_gradient[op.name], complete(others)
 
     def backward_without_data(name, needed, *others):
         return [_New.like(tensor) for tensor, wanted in zip(others, needed) if wanted]

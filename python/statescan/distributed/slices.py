@@ -215,7 +215,7 @@ def _described(argument, tensor):
         return None
     layout = argument.layout(tensor) or "?" * tensor.dim()
     shape = ["seqlen" if letter == "L" else str(size) for letter, size in zip(layout, tensor.shape)]
-    return f"{tensor.dtype} of shape ({', '.join(shape)})"
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape ({', '.join(shape)})"
 
 
 def _describe(call, save):

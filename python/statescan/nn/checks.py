@@ -5,11 +5,24 @@ import numbers
 
 import torch
 
+from ..compat.shared import autocast_type
 from .plain import is_plain
 
 
 def _name(layer):
     return type(layer).__name__
+
+
+def _type(tensor):
+    """The name of a tensor's type, as all frameworks have it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def check_real(layer, dtype=None, **parameters):
+    """Refuses complex numbers where a layer's own type, or its parameters, are real."""
+    for name, of in {"dtype": dtype, **{name: parameter.dtype for name, parameter in parameters.items()}}.items():
+        if of is not None and not of.is_floating_point:
+            raise TypeError(f"{_name(layer)}: `{name}` must be of a floating-point type, got {str(of).removeprefix('torch.')}")
 
 
 def check_count(layer, low=1, high=None, **values):
@@ -18,25 +31,32 @@ def check_count(layer, low=1, high=None, **values):
         is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if not is_whole or value < low or (high is not None and value > high):
             expected = f"a whole number of {low} or more" if high is None else f"a whole number from {low} to {high}"
-            raise ValueError(f"{_name(layer)}: `{name}` must be {expected}, got {value!r}")
+            error = ValueError if is_whole else TypeError
+            raise error(f"{_name(layer)}: `{name}` must be {expected}, got {value!r}")
 
 
 def _are_numbers(*values):
-    return all(isinstance(value, numbers.Real) and not math.isnan(value) for value in values)
+    return all(isinstance(value, numbers.Real) for value in values)
+
+
+def _class(*values):
+    """The exception for values that cannot be."""
+    return ValueError if _are_numbers(*values) else TypeError
 
 
 def check_number(layer, expected, holds, **values):
     """Refuses what is not a number for which `holds` is true; `expected` says so."""
     for name, value in values.items():
         if not (_are_numbers(value) and math.isfinite(value) and holds(value)):
-            raise ValueError(f"{_name(layer)}: `{name}` must be {expected}, got {value!r}")
+            raise _class(value)(f"{_name(layer)}: `{name}` must be {expected}, got {value!r}")
 
 
 def check_range(layer, name, low, high, *, positive):
     """Refuses two numbers that fall, or are not positive."""
-    if not _are_numbers(low, high) or low > high or (positive and not 0 < low <= high < math.inf):
+    # neither is NaN where they do not fall
+    if not (_are_numbers(low, high) and low <= high) or (positive and not 0 < low <= high < math.inf):
         expected = "positive numbers" if positive else "numbers"
-        raise ValueError(f"{_name(layer)}: `{name}` must be two {expected} that do not fall, got ({low!r}, {high!r})")
+        raise _class(low, high)(f"{_name(layer)}: `{name}` must be two {expected} that do not fall, got ({low!r}, {high!r})")
 
 
 def check_step_sizes(layer, dt_min, dt_max, dt_init_floor=0.0):
@@ -63,17 +83,18 @@ def check_input(layer, name, x, module=None):
         expected = f"shape (batch, seqlen, d_model), d_model being {layer.d_model}"
         raise ValueError(f"{_name(layer)}: `{name}` must have {expected}, got {tuple(shape)}")
     weight = None if module is None else module._parameters.get("weight")
-    if weight is not None and x.dtype == weight.dtype and x.device == weight.device:
+    is_real = x.is_floating_point()
+    if is_real and weight is not None and x.dtype == weight.dtype and x.device == weight.device:
         return
-    if not (x.is_floating_point() or x.is_complex()):
-        raise ValueError(f"{_name(layer)}: `{name}` must be of a floating-point type, got {x.dtype}")
+    # a layer of projections and convolutions is one of real numbers
+    if not (is_real or (module is None and x.is_complex())):
+        raise TypeError(f"{_name(layer)}: `{name}` must be of a floating-point type, got {_type(x)}")
     # a layer that is not plain may convert by itself, as autocast does
     if weight is not None and is_plain(module, torch.nn.Linear):
         if x.device != weight.device:
             raise ValueError(f"{_name(layer)}: `{name}` must be on {weight.device}, as weights are, got one on {x.device}")
-        kind = x.device.type
-        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
-            raise ValueError(f"{_name(layer)}: `{name}` must be {weight.dtype}, as weights are, got {x.dtype}")
+        if autocast_type(x.device.type) is None:
+            raise TypeError(f"{_name(layer)}: `{name}` must be {_type(weight)}, as weights are, got {_type(x)}")
 
 
 def one_step(layer, hidden_states, in_proj):

@@ -8,7 +8,16 @@ from torch.nn.functional import linear
 
 from .. import functions
 from ..compat.inner import as_one
-from .checks import check_count, check_input, check_number, check_states, check_step_sizes, no_cache_of_ranks, one_step
+from .checks import (
+    check_count,
+    check_input,
+    check_number,
+    check_real,
+    check_states,
+    check_step_sizes,
+    no_cache_of_ranks,
+    one_step,
+)
 from .convolution import convolve, convolve_step
 from .plain import plain_filters, plain_weights
 from .shared import (
@@ -61,6 +70,7 @@ class Mamba(nn.Module):
             raise ValueError(f'Mamba: `dt_init` must be "random" or "constant", got {dt_init!r}')
         check_count(self, d_model=d_model, d_state=d_state)
         check_count(self, 2, 8, d_conv=d_conv)
+        check_real(self, dtype)
         check_number(self, f"a number that gives a channel or more for {d_model} in", lambda n: n * d_model >= 1, expand=expand)
         rank = math.ceil(d_model / 16) if dt_rank == "auto" else dt_rank
         check_count(self, dt_rank=rank)

@@ -13,6 +13,7 @@ from .checks import (
     check_number,
     check_packing,
     check_range,
+    check_real,
     check_states,
     check_step_sizes,
     no_cache_of_ranks,
@@ -91,6 +92,7 @@ class Mamba2(nn.Module):
             self, d_model=d_model, d_state=d_state, expand=expand, headdim=headdim, ngroups=ngroups, chunk_size=chunk_size
         )
         check_count(self, 2, 8, d_conv=d_conv)
+        check_real(self, dtype)
         self._steps = (dt_min, dt_max, dt_init_floor)
         self._decays = tuple(A_init_range)
         self._check_ranges(conv_init, dt_limit)
@@ -116,7 +118,8 @@ class Mamba2(nn.Module):
         self.layer_idx = layer_idx
         check_count(self, d_ssm=self.d_ssm)
         if self.d_ssm % headdim or not 0 < self.d_ssm <= self.d_inner:
-            raise ValueError(f"Mamba2: `d_ssm` must be a multiple of headdim, {headdim}, up to {self.d_inner}, got {self.d_ssm}")
+            expected = f"a multiple of `headdim` ({headdim}) and at most {self.d_inner}, `expand` times `d_model`"
+            raise ValueError(f"Mamba2: `d_ssm` must be {expected}, got {self.d_ssm}")
         if self.nheads % ngroups:
             raise ValueError(f"Mamba2: `ngroups` must divide the {self.nheads} heads, got {ngroups}")
 

@@ -6,7 +6,16 @@ import torch
 from torch import nn
 
 from .. import functions
-from .checks import check_count, check_input, check_memory, check_number, check_step_sizes, check_times, no_cache_of_ranks
+from .checks import (
+    check_count,
+    check_input,
+    check_memory,
+    check_number,
+    check_real,
+    check_step_sizes,
+    check_times,
+    no_cache_of_ranks,
+)
 
 
 def _hippo(size):
@@ -92,6 +101,7 @@ class S5(nn.Module):
 
     def _continuous(self):
         """A, B, C and step sizes."""
+        check_real(self, A=self.A)
         maps = (torch.view_as_complex(_wide(part).contiguous()) for part in (self.A, self.B, self.C))
         return *maps, _wide(self.log_dt).exp() * self.step_rescale
 
@@ -168,7 +178,9 @@ class S5(nn.Module):
 
     @torch.no_grad()
     def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
-        """A state of zeros, the maps that steps use, and how many steps there were."""
+        """A state of zeros, the maps that steps use, and how many steps there were. The state is complex128 where a parameter is
+        float64, or `dtype` is: inputs in float64 go with such a one."""
         A, B, C, dt = self._continuous()
-        state = torch.zeros(batch_size, self.d_state, dtype=torch.complex64, device=A.device)
+        kind = torch.promote_types(torch.promote_types(A.dtype, dt.dtype), torch.promote_types(self.D.dtype, dtype or A.dtype))
+        state = torch.zeros(batch_size, self.d_state, dtype=kind, device=A.device)
         return {"ssm_state": state, "A": A, "B_tilde": B, "C_tilde": C, "dt": dt, "seqlen_offset": 0}

@@ -229,7 +229,7 @@ fn refused_options_are_named() {
     refused(&["run", "selective_scan", "--chunk-size", "4"], &["selective_scan: unknown option `chunk_size`", "dt_limit"]);
     refused(&["run", "selective_scan", "--discretization", "euler"], &["`discretization`", "zoh", "euler"]);
     refused(&["run", "selective_scan", "--dt-limit", "3"], &["--dt-limit", "LOW,HIGH", "`3`"]);
-    refused(&["run", "selective_scan", "--dt-limit", "3,1"], &["`dt_limit`", "low <= high"]);
+    refused(&["run", "selective_scan", "--dt-limit", "3,1"], &["`dt_limit`", "the second not below the first"]);
     refused(&["run", "selective_scan", "--set", "dt_softplus=1"], &["`dt_softplus`", "true or false", "1"]);
     refused(&["run", "selective_scan", "--set", "dt_softplus"], &["--set", "NAME=JSON"]);
     refused(&["run", "selective_scan", "--level", "mmx"], &["--level", "mmx"]);

@@ -88,7 +88,7 @@ const MOST_STATES: usize = 1 << 20;
 pub(crate) fn limit_sizes(op: &'static str, names: &'static str, sizes: impl IntoIterator<Item = usize>) -> Result<()> {
     // exact as far as it matters: no factor is less than 1, and integers up to 2^53 are not rounded
     let got: f64 = sizes.into_iter().map(|size| size.max(LEAST_SIZE) as f64).product();
-    let expected = "at most 2^52, each size counted as at least 16,";
+    let expected = "at most 2^52 (each size counts as at least 16)";
     if got <= MOST_SIZES { Ok(()) } else { Err(Error::Value { op, argument: names, expected, got }) }
 }
 
@@ -378,7 +378,7 @@ fn may_be_complex(signature: &Signature, argument: &signature::Argument, view: &
 pub fn check_groups(op: &'static str, argument: &'static str, groups: usize, whole: usize) -> Result<()> {
     match groups == 0 || !whole.is_multiple_of(groups) {
         true => {
-            let expected = "divided into a number of groups that divides the channels (or heads),";
+            let expected = "in groups whose number divides that of channels or heads";
             Err(Error::Value { op, argument, expected, got: groups as f64 })
         }
         false => Ok(()),
@@ -388,7 +388,7 @@ pub fn check_groups(op: &'static str, argument: &'static str, groups: usize, who
 /// Refuses limits that are no interval.
 pub(crate) fn check_interval(op: &'static str, argument: &'static str, (low, high): (f64, f64)) -> Result<()> {
     match low.is_nan() || high.is_nan() || low > high {
-        true => Err(Error::Value { op, argument, expected: "an interval (low <= high)", got: low }),
+        true => Err(Error::Limits { op, argument, low, high }),
         false => Ok(()),
     }
 }

@@ -156,7 +156,7 @@ pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
 
 /// Refuses widths that there are no kernels for.
 fn check_width(op: &'static str, width: usize) -> Result<()> {
-    let expected = "of a width between 2 and 8, the width";
+    let expected = "of a width from 2 to 8";
     match (2..=MAX_WIDTH).contains(&width) {
         true => Ok(()),
         false => Err(Error::Value { op, argument: "weight", expected, got: width as f64 }),

@@ -4,7 +4,7 @@ use super::{Args, Cotangents, GradientTargets, Kind, OP, SIGNATURE, Sources, Tab
 use crate::cuda::Stream;
 use crate::error::{Error, Result};
 use crate::ops::call::{Call, Given, Written};
-use crate::ops::check::{Checker, check_groups, limit_sizes};
+use crate::ops::check::{Checker, limit_sizes};
 use crate::ops::checked::States;
 use crate::ops::normal::Axes;
 use crate::ops::op::{self, Op, Place};
@@ -46,7 +46,10 @@ impl<'a> Problem<'a> {
             }
         }
         let dim = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?.get('D');
-        check_groups(OP, "groups", args.groups, dim)?;
+        if args.groups == 0 || !dim.is_multiple_of(args.groups) {
+            let expected = "a divisor of the number of channels";
+            return Err(Error::Value { op: OP, argument: "groups", expected, got: args.groups as f64 });
+        }
         if args.eps.is_nan() || args.eps < 0.0 {
             return Err(Error::Value { op: OP, argument: "eps", expected: "a number of at least 0", got: args.eps });
         }

@@ -430,7 +430,7 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
     let error = failing(&args.c(inputs.x.view().index(2, 0).index(1, 0)), &inputs.state);
     assert!(matches!(error, Error::Rank { argument: "c", .. }), "{error}");
     let error = failing(&args.dt_limit((1.0, 0.0)), &inputs.state);
-    assert!(matches!(error, Error::Value { argument: "dt_limit", .. }), "{error}");
+    assert!(matches!(error, Error::Limits { argument: "dt_limit", .. }), "{error}");
     let error = failing(&args, &buffer(DType::F32, &[5, 4, 5, 7]));
     assert!(matches!(error, Error::Shape { .. }), "{error}");
     let error = failing(&args, &buffer(DType::Complex64, &[5, 4, 5, 6]));

@@ -142,8 +142,8 @@ fn wrong_arguments_are_named_and_nothing_is_written() {
         ("dt_a", good.dt_a(good.x), |e| matches!(e, Error::Shape { .. })),
         ("dt_a", good.dt_a(good.dt.slice(2, 0..1)), |e| matches!(e, Error::Shape { .. })),
         ("initial_state", good.initial_state(good.x), |e| matches!(e, Error::Shape { .. })),
-        ("dt_limit", good.dt_limit((1.0, 0.0)), |e| matches!(e, Error::Value { .. })),
-        ("dt_limit", good.dt_limit((f64::NAN, 0.0)), |e| matches!(e, Error::Value { .. })),
+        ("dt_limit", good.dt_limit((1.0, 0.0)), |e| matches!(e, Error::Limits { .. })),
+        ("dt_limit", good.dt_limit((f64::NAN, 0.0)), |e| matches!(e, Error::Limits { .. })),
         ("chunk_size", good.chunk_size(0), |e| matches!(e, Error::Value { .. })),
         ("cu_seqlens", good.sequences(Sequences::CuSeqlens(View::new(&bounds, &[3]).unwrap())), |e| {
             matches!(e, Error::Value { .. })

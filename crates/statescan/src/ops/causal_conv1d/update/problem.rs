@@ -50,7 +50,7 @@ impl Sizes {
             return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state });
         };
         if state_len < width - 1 {
-            let expected = "of at least width - 1 inputs, their number";
+            let expected = "of at least width - 1 inputs";
             return Err(Error::Value { op: OP, argument: STATE.field, expected, got: state_len as f64 });
         }
         limit_sizes(OP, SIGNATURE.limit.names, [batch.max(states), dim, steps.max(state_len)])?;

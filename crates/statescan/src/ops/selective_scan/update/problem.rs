@@ -70,7 +70,7 @@ impl Sizes {
         check_groups(OP, "c", of_c, own[0])?;
         let groups = of_b.max(of_c);
         if own.len() == 1 && (groups % of_b != 0 || groups % of_c != 0) {
-            let expected = "divided into as many groups as b,";
+            let expected = "in as many groups as the input map";
             return Err(Error::Value { op: OP, argument: "c", expected, got: of_c as f64 });
         }
         check_interval(OP, "dt_limit", args.dt_limit)?;
