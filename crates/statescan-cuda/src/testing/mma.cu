@@ -27,6 +27,15 @@ DEVICE void split_pair(u32 (&terms)[3], const char* tile, int pitch, int line, i
   split_bf16(terms, pair[0], pair[1]);
 }
 
+// Writes the fragments of a warp's rows.
+DEVICE void put(f32* c, const FragmentC (&sums)[COLUMNS / 8]) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, column = 2 * (lane % 4);
+#pragma unroll
+  for (int n = 0; n < COLUMNS / 8; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) c[(row + i / 2 * 8) * COLUMNS + n * 8 + column + i % 2] = sums[n].v[i];
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) tensor_cores(const __grid_constant__ ProductParams p) {
   __shared__ __align__(16) char a_tile[A_EXTENT.lines * A_PITCH];
   __shared__ __align__(16) char b_tile[B_EXTENT.lines * B_PITCH];
@@ -83,8 +92,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) tensor_cores(const __grid_
       }
     }
   }
-#pragma unroll
-  for (int n = 0; n < COLUMNS / 8; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) p.c[(row + group + i / 2 * 8) * COLUMNS + n * 8 + 2 * pair + i % 2] = sums[n].v[i];
+  put(p.c, sums);
 }

@@ -42,9 +42,18 @@ DEVICE void load_part(const BackwardParams& p, const Piece& piece, Around& u, Fr
   if constexpr (HAS_DY) load<DY, 0>(dy, p.dy, piece); else no_cotangents(dy);
 }
 
+// What a thread works on: its steps and channels, their weights, and where sequences begin.
+struct Slice {
+  const Piece& piece;
+  const Filter& filter;
+  const Window& marks;
+};
+
 template <bool MARKED>
-DEVICE void forwards(const BackwardParams& p, const Piece& piece, const Filter& filter, const Window& marks, const Around& u,
-                     f32 (&sums)[CHANNELS][SUMS], From& by_sum) {
+DEVICE void forwards(const BackwardParams& p, const Slice& slice, const Around& u, f32 (&sums)[CHANNELS][SUMS], From& by_sum) {
+  const Piece& piece = slice.piece;
+  const Filter& filter = slice.filter;
+  const Window& marks = slice.marks;
   // how many of the slice's own steps exist
   const int valid = min(piece.after, STEPS);
   walk<MARKED, LEAD>(p.conv, piece, marks, u, [&](int i, const f32 (&past)[CHANNELS][PAST]) {
@@ -66,8 +75,10 @@ DEVICE void forwards(const BackwardParams& p, const Piece& piece, const Filter& 
 }
 
 template <bool MARKED>
-DEVICE void backwards(const BackwardParams& p, const Piece& piece, const Filter& filter, const Window& marks, const From& by_sum,
-                      f32 (&dx)[CHANNELS][STEPS]) {
+DEVICE void backwards(const BackwardParams& p, const Slice& slice, const From& by_sum, f32 (&dx)[CHANNELS][STEPS]) {
+  const Piece& piece = slice.piece;
+  const Filter& filter = slice.filter;
+  const Window& marks = slice.marks;
   // cotangents that later steps of the sequence pass on, future[m] at step t + 1 + m, and those of the last inputs
   f32 future[CHANNELS][PAST] = {}, last[CHANNELS][PAST] = {};
 #pragma unroll
@@ -157,12 +168,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) causal_conv1d_ba
     if (whole) load_whole(p, piece, u, by_sum); else load_part(p, piece, u, by_sum);
     add_initial<LEAD>(u, p.conv, piece);
     const Window marks(p.conv, piece.batch, piece.step() - PAST);
+    const Slice slice = {piece, filter, marks};
     if (PACKED && marks.starts) {
-      forwards<PACKED>(p, piece, filter, marks, u, sums, by_sum);
-      if constexpr (HAS_DX) backwards<PACKED>(p, piece, filter, marks, by_sum, dx);
+      forwards<PACKED>(p, slice, u, sums, by_sum);
+      if constexpr (HAS_DX) backwards<PACKED>(p, slice, by_sum, dx);
     } else {
-      forwards<false>(p, piece, filter, marks, u, sums, by_sum);
-      if constexpr (HAS_DX) backwards<false>(p, piece, filter, marks, by_sum, dx);
+      forwards<false>(p, slice, u, sums, by_sum);
+      if constexpr (HAS_DX) backwards<false>(p, slice, by_sum, dx);
     }
     if constexpr (HAS_DX) {
       if (whole) store_whole<DX, DX_VECTOR>(p.dx, piece, dx); else store_part<DX>(p.dx, piece, dx);

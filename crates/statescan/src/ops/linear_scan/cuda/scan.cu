@@ -176,11 +176,84 @@ struct End {
 
 DEVICE End end_of(const Params& p, i64 segment, i64 row) { return {p.ends + (segment * p.rows + row) * 2 * PARTS}; }
 
+// A thread's place in its block's tile.
+struct Lanes {
+  int channel, time;
+  DEVICE Lanes()
+      : channel(BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES),
+        time(BY_TIME ? threadIdx.x % TIME_LANES : threadIdx.x / CHANNEL_LANES) {}
+};
+
+// A state, and the product of the decays that led to it, where somebody asks for that.
+struct Carried {
+  Field state = {}, product = one(Field{});
+  template <bool WANTED> DEVICE void go(const Step& step) {
+    state = step.apply(state);
+    if constexpr (WANTED) product = mul(step.decay, product);
+  }
+};
+
+// What a segment starts from.
+DEVICE Carried entering(const Params& p, const Row& row, i64 row_number, i64 segment) {
+  Carried carried;
+  if constexpr (HAS_INITIAL && PASS != Pass::Ends) convert(carried.state, *row.of<INITIAL>(p.initial));
+  if constexpr (PASS == Pass::Rest) {
+    for (i64 s = 0; s < segment; s++) {
+      const End end = end_of(p, s, row_number);
+      carried.go<HAS_DECAY>({end.read(0), end.read(1)});
+    }
+  }
+  return carried;
+}
+
+// The steps of a tile before this lane's own in its group, as one; what the group's are together is left for the other groups.
+DEVICE Step exchange_steps(const Items& items, const Lanes& lanes, Step (&exchange)[GROUPS][CHANNEL_LANES]) {
+  Step all = {items.a[0], items.b[0]};
+#pragma unroll
+  for (int i = 1; i < ITEMS; i++) all = Step{items.a[i], items.b[i]}.after(all);
+  // first the steps of this lane and of the lanes before it in the group, then those of the lanes before it
+#pragma unroll
+  for (int by = 1; by < GROUP; by *= 2) {
+    const Step earlier = {shuffle_up(all.decay, by), shuffle_up(all.input, by)};
+    if (lanes.time % GROUP >= by) all = all.after(earlier);
+  }
+  Step earlier = {one(Field{}), Field{}};
+  if constexpr (GROUP > 1) {
+    const Step shifted = {shuffle_up(all.decay, 1), shuffle_up(all.input, 1)};
+    if (lanes.time % GROUP > 0) earlier = shifted;
+  }
+  if (lanes.time % GROUP == GROUP - 1) exchange[lanes.time / GROUP][lanes.channel] = all;
+  return earlier;
+}
+
+// The state before this lane's group; the carried one goes through the steps of all groups.
+DEVICE Field pass_groups(Carried& carried, const Step (&exchange)[GROUPS][CHANNEL_LANES], const Lanes& lanes) {
+  Field state = carried.state;
+#pragma unroll
+  for (int group = 0; group < GROUPS; group++) {
+    if (group == lanes.time / GROUP) state = carried.state;
+    carried.go<HAS_DECAY || PASS == Pass::Ends>(exchange[group][lanes.channel]);
+  }
+  return state;
+}
+
+// The final state of a row, and the product of its decays.
+DEVICE void leave(const Params& p, const Row& row, const A* a, Carried& carried) {
+  if constexpr (GRADIENT) {
+    if (p.seqlen > 0) {
+      Field decay;
+      convert(decay, a[(BACKWARDS ? 0 : p.seqlen - 1) * p.a.step]);
+      carried.state = mul(conj(decay), carried.state);
+    }
+  }
+  if constexpr (HAS_LAST) assign(*row.of<LAST>(p.last), carried.state);
+  if constexpr (HAS_DECAY) assign(*row.of<DECAY>(p.decay), carried.product);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan(const __grid_constant__ Params p) {
   __shared__ Step totals[2][GROUPS][CHANNEL_LANES];
-  const int channel_lane = BY_TIME ? threadIdx.x / TIME_LANES : threadIdx.x % CHANNEL_LANES;
-  const int time_lane = BY_TIME ? threadIdx.x % TIME_LANES : threadIdx.x / CHANNEL_LANES;
-  const u32 own_row = blockIdx.x % p.row_blocks * CHANNEL_LANES + channel_lane, row_number = min(own_row, p.rows - 1);
+  const Lanes lanes;
+  const u32 own_row = blockIdx.x % p.row_blocks * CHANNEL_LANES + lanes.channel, row_number = min(own_row, p.rows - 1);
   const bool exists = own_row < p.rows;
   const Row row(p, row_number);
   const i64 segment = PASS == Pass::Whole ? 0 : blockIdx.x / p.row_blocks;
@@ -193,53 +266,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan
   H* const h = row.of<H>(p.h);
   DA* const da = row.of<DA>(p.da);
   DB* const db = row.of<DB>(p.db);
-  Field carry = {}, product = one(Field{}), before = {};
-  if constexpr (HAS_INITIAL && PASS != Pass::Ends) convert(carry, *row.of<INITIAL>(p.initial));
+  Carried carried = entering(p, row, row_number, segment);
+  Field before = {};
   if constexpr (HAS_BEFORE) convert(before, *row.of<BEFORE>(p.before));
-  if constexpr (PASS == Pass::Rest) {
-    for (i64 s = 0; s < segment; s++) {
-      const End end = end_of(p, s, row_number);
-      const Step step = {end.read(0), end.read(1)};
-      carry = step.apply(carry);
-      if constexpr (HAS_DECAY) product = mul(step.decay, product);
-    }
-  }
 
   Items items, next;
-  if (first_tile < last_tile) load_items(items, p, a, b, first_step(p, first_tile, time_lane));
+  if (first_tile < last_tile) load_items(items, p, a, b, first_step(p, first_tile, lanes.time));
 #pragma unroll 1
   for (i64 tile = first_tile; tile < last_tile; tile++) {
-    const i64 first = first_step(p, tile, time_lane);
-    if (tile + 1 < last_tile) load_items(next, p, a, b, first_step(p, tile + 1, time_lane));
+    const i64 first = first_step(p, tile, lanes.time);
+    if (tile + 1 < last_tile) load_items(next, p, a, b, first_step(p, tile + 1, lanes.time));
     Field past[ITEMS];
     if constexpr (HAS_DA && PASS != Pass::Ends) load_past(past, p, h, before, first);
 
-    Step all = {items.a[0], items.b[0]};
-#pragma unroll
-    for (int i = 1; i < ITEMS; i++) all = Step{items.a[i], items.b[i]}.after(all);
-    // first the steps of this lane and of the lanes before it in the group, then those of the lanes before it
-#pragma unroll
-    for (int by = 1; by < GROUP; by *= 2) {
-      const Step earlier = {shuffle_up(all.decay, by), shuffle_up(all.input, by)};
-      if (time_lane % GROUP >= by) all = all.after(earlier);
-    }
-    Step earlier = {one(Field{}), Field{}};
-    if constexpr (GROUP > 1) {
-      const Step shifted = {shuffle_up(all.decay, 1), shuffle_up(all.input, 1)};
-      if (time_lane % GROUP > 0) earlier = shifted;
-    }
     Step(&exchange)[GROUPS][CHANNEL_LANES] = totals[tile & 1];
-    if (time_lane % GROUP == GROUP - 1) exchange[time_lane / GROUP][channel_lane] = all;
+    const Step earlier = exchange_steps(items, lanes, exchange);
     __syncthreads();
-    Field state = carry;
-#pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
-      if (group == time_lane / GROUP) state = carry;
-      const Step step = exchange[group][channel_lane];
-      carry = step.apply(carry);
-      if constexpr (HAS_DECAY || PASS == Pass::Ends) product = mul(step.decay, product);
-    }
-
+    Field state = pass_groups(carried, exchange, lanes);
     if constexpr (PASS != Pass::Ends) {
       state = earlier.apply(state);
       Field out[ITEMS];
@@ -258,19 +301,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan
     items = next;
   }
 
-  if (time_lane != 0 || !exists) return;
+  if (lanes.time != 0 || !exists) return;
   if constexpr (PASS == Pass::Ends) {
     const End end = end_of(p, segment, row_number);
-    end.write(0, product), end.write(1, carry);
+    end.write(0, carried.product), end.write(1, carried.state);
   } else if (PASS == Pass::Whole || last_tile == tiles) {
-    if constexpr (GRADIENT) {
-      if (p.seqlen > 0) {
-        Field decay;
-        convert(decay, a[(BACKWARDS ? 0 : p.seqlen - 1) * p.a.step]);
-        carry = mul(conj(decay), carry);
-      }
-    }
-    if constexpr (HAS_LAST) assign(*row.of<LAST>(p.last), carry);
-    if constexpr (HAS_DECAY) assign(*row.of<DECAY>(p.decay), product);
+    leave(p, row, a, carried);
   }
 }

@@ -130,6 +130,17 @@ struct Totals {
   }
 };
 
+// The sum of a row's numbers, of a thread's runs.
+template <typename StoredOf> DEVICE f32 sum_of_row(const Team& team, StoredOf stored) {
+  f32 sum = 0.f;
+  each_run([&](int i) {
+    const Values values(team, stored(i), i, 0.f);
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) sum += values.normed.v[j];
+  });
+  return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_constant__ BackwardParams p) {
   constexpr bool WITH_BIAS = HAS_BIAS && HAS_Z && GATE_LAST;
   const Team team(p);
@@ -158,11 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid
     const auto weight_of = [&](int i) { return KEEPS_WEIGHTS ? weight[i % KEPT] : load_weights<HAS_WEIGHT, WEIGHT>(team, p.weight, 1.f, i); };
     f32 mean[1] = {};
     if constexpr (LAYER) {
-      each_run([&](int i) {
-        const Values values(team, stored(i), i, 0.f);
-#pragma unroll
-        for (int j = 0; j < VECTOR; j++) mean[0] += values.normed.v[j];
-      });
+      mean[0] = sum_of_row(team, stored);
       sum_over_team(mean, turn++);
       mean[0] *= share;
     }

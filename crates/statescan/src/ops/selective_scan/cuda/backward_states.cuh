@@ -28,20 +28,20 @@ struct Thread : Block {
   DEVICE i64 sequence_at(i64 step) const { return !NUMBERED ? 0 : p.seqlen > 0 ? index_of(p.sequences, w.batch, step) : -1; }
   DEVICE Field initial_of(i64 sequence, int k, int r) const {
     if constexpr (HAS_INITIAL) {
-      if (exists(k, r)) return state_of<INITIAL>(p, p.initial, w.row, sequence, channel(k), own_state(r));
+      if (exists(k, r)) return state_of<INITIAL>(p, p.initial, {w.row, sequence, channel(k), own_state(r)});
     }
     return Field{};
   }
   DEVICE Field final_gradient_of(i64 sequence, int k, int r) const {
     if constexpr (HAS_DFINAL) {
-      if (exists(k, r)) return state_of<DFINAL>(p, p.dfinal, w.row, sequence, channel(k), own_state(r));
+      if (exists(k, r)) return state_of<DFINAL>(p, p.dfinal, {w.row, sequence, channel(k), own_state(r)});
     }
     return Field{};
   }
   // the gradient of a sequence's initial state is known
   DEVICE void begin_sequence(i64 sequence, int k, int r, Field g) const {
     if constexpr (HAS_DINITIAL && !ENDS) {
-      if (exists(k, r)) put_state<DINITIAL>(p, p.dinitial, w.row, sequence, channel(k), own_state(r), g);
+      if (exists(k, r)) put_state<DINITIAL>(p, p.dinitial, {w.row, sequence, channel(k), own_state(r)}, g);
     }
   }
   // the state before a step that begins a sequence

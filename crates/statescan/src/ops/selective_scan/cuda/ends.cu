@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(ENDS_THREADS) selective_scan_ends(c
   Field raw, state = {};
   convert(raw, *at<A>(p.a, channel, n));
   const Field a = Method::prepare(raw);
-  if constexpr (HAS_START) state = state_of<START>(p, p.start, row, 0, channel, n);
+  if constexpr (HAS_START) state = state_of<START>(p, p.start, {row, 0, channel, n});
   f32 steps_in_all = 0.f;
 #pragma unroll 4
   for (i64 i = 0; i < p.ended_segments; i++) {
@@ -23,6 +23,6 @@ extern "C" __global__ void __launch_bounds__(ENDS_THREADS) selective_scan_ends(c
     state = mul_add(Method::decay(a, steps), state, end);
     steps_in_all += steps;
   }
-  if constexpr (HAS_STATE) put_state<STATE>(p, p.state, row, 0, channel, n, state);
-  if constexpr (HAS_DECAY) put_state<DECAY>(p, p.decay, row, 0, channel, n, Method::decay(a, steps_in_all));
+  if constexpr (HAS_STATE) put_state<STATE>(p, p.state, {row, 0, channel, n}, state);
+  if constexpr (HAS_DECAY) put_state<DECAY>(p, p.decay, {row, 0, channel, n}, Method::decay(a, steps_in_all));
 }

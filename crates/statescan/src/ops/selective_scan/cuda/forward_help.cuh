@@ -84,14 +84,18 @@ struct Helper {
   }
   DEVICE void prepare_tile(int tile) const {
     if (tile > last_tile) return;
-    char* const ready = shared + (tile & 1) * READY_BYTES;
-    windowed(tile, [&](auto window) { prepare(p, ready, stage(tile), shifts, window, outputs, vectors.biases); });
+    char *const ready = shared + (tile & 1) * READY_BYTES, *const raw = stage(tile);
+    windowed(tile, [&](auto window) {
+      prepare_pairs(p, ready, raw, shifts, window, vectors.biases);
+      if constexpr (B_VARIES) prepare_map<BTile>(ready + B_MAP_AT, raw + B_AT, shifts.b, window);
+      if (C_VARIES && outputs) prepare_map<CTile>(ready + C_MAP_AT, raw + C_AT, shifts.c, window);
+    });
     if constexpr (SEQUENCES == Sequences::Index) mark_changes(p, w, tile, ready + CHANGE_AT);
   }
   DEVICE void finish_tile(int tile) {
     if (!HAS_Y || !outputs || tile < first_tile) return;
-    const char* const partials = shared + PARTIALS_AT + (tile & 1) * PARTIAL_BYTES;
-    windowed(tile, [&](auto window) { finish(p, partials, stage(tile), shifts, window, y, w.channels, vectors.skips); });
+    const Unfinished of = {shared + PARTIALS_AT + (tile & 1) * PARTIAL_BYTES, stage(tile), y};
+    windowed(tile, [&](auto window) { finish(p, of, shifts, window, w.channels, vectors.skips); });
     y += STEPS * p.y.stride[2];
   }
 

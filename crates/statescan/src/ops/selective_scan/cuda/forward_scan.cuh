@@ -38,11 +38,11 @@ struct Scanner {
   DEVICE i64 sequence_at(i64 step) const { return !NUMBERED ? 0 : p.seqlen > 0 ? index_of(p.sequences, w.batch, step) : -1; }
   // the state of a sequence before its first step, and where the state after its last step goes
   DEVICE Field initial_of(i64 sequence, int r) const {
-    if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, w.row, sequence, channel, own_state(r));
+    if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, {w.row, sequence, channel, own_state(r)});
     return Field{};
   }
   DEVICE void finish_sequence(i64 sequence, int r, Field h) const {
-    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.last, w.row, sequence, channel, own_state(r), h);
+    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.last, {w.row, sequence, channel, own_state(r)}, h);
   }
   // a place among what segments leave
   DEVICE i64 end_of(i64 segment) const { return segment * p.segment_channels + w.row * p.dim + channel; }
@@ -98,15 +98,18 @@ DEVICE void load_pairs(const char* ready, int channel, int step, float4 (&pair)[
   pair[0] = from[0], pair[1] = from[1];
 }
 
-// Four steps: of decays, of gains, and inputs; whether another sequence begins with each.
+// Four steps of a prepared tile, the first in time and in the tile: of decays, of gains, and inputs; whether another sequence begins with each.
 struct Steps {
+  const char* ready;
+  i64 first;
+  int step;
   f32 decay[4], gain[4], input[4];
   int4 changes = {};
 
-  DEVICE void read_changes(const char* ready, int step) { changes = *reinterpret_cast<const int4*>(ready + CHANGE_AT + 4 * step); }
+  DEVICE void read_changes() { changes = *reinterpret_cast<const int4*>(ready + CHANGE_AT + 4 * step); }
 
-  DEVICE Steps(const Scanner& t, const char* ready, int step, const float4 (&pair)[2])
-      : decay{pair[0].x, pair[0].z, pair[1].x, pair[1].z}, gain{pair[0].x, pair[0].z, pair[1].x, pair[1].z},
+  DEVICE Steps(const Scanner& t, const char* ready, i64 first, int step, const float4 (&pair)[2])
+      : ready(ready), first(first), step(step), decay{pair[0].x, pair[0].z, pair[1].x, pair[1].z}, gain{pair[0].x, pair[0].z, pair[1].x, pair[1].z},
         input{pair[0].y, pair[0].w, pair[1].y, pair[1].w} {
     if constexpr (HAS_GAIN_STEP) {
       const f32* const gains = reinterpret_cast<const f32*>(ready + GAIN_AT) + t.own_channel * LINE_PITCH;
@@ -127,16 +130,16 @@ DEVICE void change_sequence(const Scanner& t, i64 step, int r, Field& h) {
 }
 
 // A state goes through four steps of a tile, and adds to their outputs.
-template <bool OUTPUTS> DEVICE void scan_state(const Scanner& t, const States& s, int r, const char* ready, i64 first, int step, const Steps& of, f32 (&y)[4]) {
+template <bool OUTPUTS> DEVICE void scan_state(const Scanner& t, const States& s, int r, const Steps& of, f32 (&y)[4]) {
   const int n = t.own_state(r);
   Field b[4], c[4];
-  if constexpr (B_VARIES) read_map(ready + B_MAP_AT, step, n, b);
-  if constexpr (C_VARIES && OUTPUTS) read_map(ready + C_MAP_AT, step, n, c);
+  if constexpr (B_VARIES) read_map(of.ready + B_MAP_AT, of.step, n, b);
+  if constexpr (C_VARIES && OUTPUTS) read_map(of.ready + C_MAP_AT, of.step, n, c);
 #pragma unroll
   for (int j = 0; j < 4; j++) {
     if constexpr (SEQUENCES == Sequences::Index) {
       const int4 changes = of.changes;
-      if (j == 0 ? changes.x : j == 1 ? changes.y : j == 2 ? changes.z : changes.w) change_sequence(t, first + step + j, r, s.h[r]);
+      if (j == 0 ? changes.x : j == 1 ? changes.y : j == 2 ? changes.z : changes.w) change_sequence(t, of.first + j, r, s.h[r]);
     }
     const Field decay = Method::decay(s.a[r], of.decay[j]);
     const Field in = Method::amplify(s.a[r], of.gain[j], scale(B_VARIES ? b[j] : s.b[r], of.input[j]));
@@ -156,13 +159,13 @@ template <bool WITH_OUTPUTS> DEVICE void scan_tile(const Scanner& t, const State
   load_pairs(ready, t.own_channel, 0, pair);
 #pragma unroll UNROLL
   for (int step = 0; step < STEPS; step += 4) {
-    Steps of(t, ready, step, pair);
+    Steps of(t, ready, i64(tile) * STEPS + step, step, pair);
     f32 y[4] = {};
     if constexpr (PASS == Pass::Ends) steps_in_all += (of.decay[0] + of.decay[1]) + (of.decay[2] + of.decay[3]);
     // the next four steps arrive while these are computed; past the end it is the padding of the line
     load_pairs(ready, t.own_channel, step + 4, pair);
-    if constexpr (SEQUENCES == Sequences::Index) of.read_changes(ready, step);
-    each_owned([&](int r) { scan_state<OUTPUTS>(t, s, r, ready, i64(tile) * STEPS, step, of, y); });
+    if constexpr (SEQUENCES == Sequences::Index) of.read_changes();
+    each_owned([&](int r) { scan_state<OUTPUTS>(t, s, r, of, y); });
     if constexpr (OUTPUTS) *reinterpret_cast<float4*>(line + step) = make_float4(y[0], y[1], y[2], y[3]);
   }
 }

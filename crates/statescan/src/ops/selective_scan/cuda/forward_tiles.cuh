@@ -71,13 +71,6 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
   });
 }
 
-template <bool WHOLE>
-DEVICE void prepare(const Params& p, char* ready, char* raw, const Shifts& shifts, Window<WHOLE> window, bool outputs, const f32* biases) {
-  prepare_pairs(p, ready, raw, shifts, window, biases);
-  if constexpr (B_VARIES) prepare_map<BTile>(ready + B_MAP_AT, raw + B_AT, shifts.b, window);
-  if (C_VARIES && outputs) prepare_map<CTile>(ready + C_MAP_AT, raw + C_AT, shifts.c, window);
-}
-
 // ---- finish
 
 // What a thread finishes at once: four steps of a channel. But where steps are neighbours in memory that cannot be stored at once, it is a
@@ -122,25 +115,31 @@ template <typename Tile, typename E> DEVICE Quad<E> read_four(char* tile, const 
   return quad;
 }
 
+// Of a tile: sums over states by lane, the arguments as they are stored, and the output.
+struct Unfinished {
+  const char* partials;
+  char* raw;
+  Y* y;
+};
+
 template <bool WHOLE>
-DEVICE void finish(const Params& p, const char* partials, char* raw, const Shifts& shifts, Window<WHOLE> window, Y* tile, int channels,
-                   const f32* skips) {
+DEVICE void finish(const Params& p, const Unfinished& of, const Shifts& shifts, Window<WHOLE> window, int channels, const f32* skips) {
   each<QUADS, THREADS, WHOLE>([&](int i, int) {
     const Four four(i);
     f32 y[4];
-    sum_partials(y, partials, four);
+    sum_partials(y, of.partials, four);
     if (!WHOLE && four.channel >= channels) return;
     Quad<X> x;
     Quad<Z> z;
-    if constexpr (HAS_SKIP) x = read_four<XTile, X>(raw + X_AT, four, shifts.x);
-    if constexpr (HAS_Z) z = read_four<ZTile, Z>(raw + Z_AT, four, shifts.z);
+    if constexpr (HAS_SKIP) x = read_four<XTile, X>(of.raw + X_AT, four, shifts.x);
+    if constexpr (HAS_Z) z = read_four<ZTile, Z>(of.raw + Z_AT, four, shifts.z);
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       if constexpr (COMPLEX) y[j] *= 2.f;
       if constexpr (HAS_SKIP) y[j] = __fmaf_rn(skips[four.channel + (ACROSS ? j : 0)], to_f32(x.v[j]), y[j]);
       if constexpr (HAS_Z) y[j] *= silu(to_f32(z.v[j]));
     }
-    Y* to = tile + (four.channel * p.y.stride[1] + (Y_VECTOR ? four.step : four.step * p.y.stride[2]));
+    Y* to = of.y + (four.channel * p.y.stride[1] + (Y_VECTOR ? four.step : four.step * p.y.stride[2]));
     if constexpr (ACROSS) {
 #pragma unroll
       for (int j = 0; j < 4; j++, to += p.y.stride[1])

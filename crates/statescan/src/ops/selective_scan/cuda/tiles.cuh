@@ -81,13 +81,18 @@ struct Work {
 DEVICE f32* sums_of_steps(const Inputs& p, f32* ends) { return ends + p.ended_segments * p.segment_channels * DSTATE; }
 
 // A channel's state in a tensor of states; zero for a sequence that has none.
-template <typename E> DEVICE Field state_of(const Inputs& p, const Strided& states, i64 row, i64 sequence, i64 channel, int n) {
+struct StateIndex {
+  i64 row, sequence, channel;
+  int n;
+  DEVICE bool exists(const Inputs& p) const { return sequence >= 0 && sequence < p.sequence_count; }
+};
+template <typename E> DEVICE Field state_of(const Inputs& p, const Strided& states, StateIndex i) {
   Field h = {};
-  if (sequence >= 0 && sequence < p.sequence_count) convert(h, *at<E>(states, row, sequence, channel, n));
+  if (i.exists(p)) convert(h, *at<E>(states, i.row, i.sequence, i.channel, i.n));
   return h;
 }
-template <typename E> DEVICE void put_state(const Inputs& p, const Strided& states, i64 row, i64 sequence, i64 channel, int n, Field h) {
-  if (sequence >= 0 && sequence < p.sequence_count) assign(*at<E>(states, row, sequence, channel, n), h);
+template <typename E> DEVICE void put_state(const Inputs& p, const Strided& states, StateIndex i, Field h) {
+  if (i.exists(p)) assign(*at<E>(states, i.row, i.sequence, i.channel, i.n), h);
 }
 
 // ---- tiles

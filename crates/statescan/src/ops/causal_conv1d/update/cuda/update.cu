@@ -2,6 +2,19 @@
 
 constexpr int PAST = WIDTH - 1;
 
+// Moves a state by the steps, and puts their inputs behind: forwards, so that what moves is read before it is overwritten.
+DEVICE void move_state(const Params& p, STATE* state, const X* x) {
+  const i64 step = p.state.stride[2];
+  for (i64 i = 0; i < p.length; i++) {
+    const i64 from = i + p.steps;
+    if (from < p.length) {
+      state[i * step] = state[from * step];
+    } else {
+      assign(state[i * step], to_f32(x[(from - p.length) * p.x.stride[2]]));
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_update(const __grid_constant__ Params p) {
   const i64 row = blockIdx.x / p.blocks_per_row;
   const i64 channel = i64(blockIdx.x % p.blocks_per_row) * THREADS + threadIdx.x;
@@ -50,15 +63,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_update(const
       if (++next == p.length) next = 0;
     }
   }
-  if constexpr (!CIRCULAR) {
-    // forwards, so that what moves is read before it is overwritten
-    for (i64 i = 0; i < p.length; i++) {
-      const i64 from = i + p.steps;
-      if (from < p.length) {
-        state[i * step] = state[from * step];
-      } else {
-        assign(state[i * step], to_f32(x[(from - p.length) * p.x.stride[2]]));
-      }
-    }
-  }
+  if constexpr (!CIRCULAR) move_state(p, state, x);
 }

@@ -44,6 +44,33 @@ template <bool TOGETHER, typename E> DEVICE void read(Field (&out)[VECTOR], cons
   }
 }
 
+// A vector of states from n on goes through the step; the outputs of its states are added to a sum.
+struct Vectors {
+  Field h[VECTOR], a[VECTOR], b[VECTOR], c[VECTOR];
+};
+DEVICE Neighbours<STATE, VECTOR> step_states(const Vectors& v, const Inputs& in, int n, f32& sum) {
+  Field decay = Method::decay(Method::prepare(v.a[0]), in.decay_step);
+  Neighbours<STATE, VECTOR> after;
+#pragma unroll
+  for (int k = 0; k < VECTOR; k++) {
+    if (!UNIFORM && k > 0) decay = Method::decay(Method::prepare(v.a[k]), in.decay_step);
+    const Field state_after = mul_add(decay, v.h[k], Method::amplify(v.a[UNIFORM ? 0 : k], in.step, scale(v.b[k], in.input)));
+    if (DSTATE % VECTOR == 0 || n + k < DSTATE) sum = re_mul_add(v.c[k], state_after, sum);
+    assign(after.v[k], state_after);
+  }
+  return after;
+}
+
+DEVICE void write_states(STATE* to, i64 stride, int n, const Neighbours<STATE, VECTOR>& after) {
+  if constexpr (STATE_TOGETHER) {
+    write_at_once(to, after);
+  } else {
+#pragma unroll
+    for (int k = 0; k < VECTOR; k++)
+      if (DSTATE % VECTOR == 0 || n + k < DSTATE) to[k * stride] = after.v[k];
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_state_update(const __grid_constant__ Params p) {
   const i64 row = blockIdx.x / p.blocks_per_row;
   const u32 own = blockIdx.x % p.blocks_per_row * (THREADS / LANES) + threadIdx.x / LANES;
@@ -67,38 +94,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_state_
 #pragma unroll 1
     for (int first = 0; first < ROUNDS; first += TOGETHER) {
       // everything is asked for before the first use, and before the first write, which no later load could pass
-      Field h[TOGETHER][VECTOR], a[TOGETHER][VECTOR], b[TOGETHER][VECTOR], out[TOGETHER][VECTOR];
+      Vectors v[TOGETHER];
 #pragma unroll
       for (int r = 0; r < TOGETHER; r++) {
         const int n = (first + r) * ROUND + lane * VECTOR;
         if (RAGGED && n >= DSTATE) continue;
-        read<STATE_TOGETHER>(h[r], state, p.state.stride[3], n);
-        read<!UNIFORM && A_TOGETHER>(a[r], a_from, UNIFORM ? 0 : p.a.stride[3], n);
-        read<B_TOGETHER>(b[r], b_from, p.b.stride[3], n);
-        read<C_TOGETHER>(out[r], c_from, p.c.stride[3], n);
+        read<STATE_TOGETHER>(v[r].h, state, p.state.stride[3], n);
+        read<!UNIFORM && A_TOGETHER>(v[r].a, a_from, UNIFORM ? 0 : p.a.stride[3], n);
+        read<B_TOGETHER>(v[r].b, b_from, p.b.stride[3], n);
+        read<C_TOGETHER>(v[r].c, c_from, p.c.stride[3], n);
       }
       if (first == 0) in = inputs_of(p, row, head, channel);
 #pragma unroll
       for (int r = 0; r < TOGETHER; r++) {
         const int n = (first + r) * ROUND + lane * VECTOR;
         if (RAGGED && n >= DSTATE) continue;
-        Field decay = Method::decay(Method::prepare(a[r][0]), in.decay_step);
-        Neighbours<STATE, VECTOR> after;
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) {
-          if (!UNIFORM && k > 0) decay = Method::decay(Method::prepare(a[r][k]), in.decay_step);
-          const Field state_after = mul_add(decay, h[r][k], Method::amplify(a[r][UNIFORM ? 0 : k], in.step, scale(b[r][k], in.input)));
-          if (DSTATE % VECTOR == 0 || n + k < DSTATE) sum = re_mul_add(out[r][k], state_after, sum);
-          assign(after.v[k], state_after);
-        }
+        const Neighbours<STATE, VECTOR> after = step_states(v[r], in, n, sum);
         STATE* const to = state + (STATE_TOGETHER ? n : n * p.state.stride[3]);
-        if constexpr (STATE_TOGETHER) {
-          if (exists) write_at_once(to, after);
-        } else if (exists) {
-#pragma unroll
-          for (int k = 0; k < VECTOR; k++)
-            if (DSTATE % VECTOR == 0 || n + k < DSTATE) to[k * p.state.stride[3]] = after.v[k];
-        }
+        if (exists) write_states(to, p.state.stride[3], n, after);
       }
     }
   }
