@@ -2,8 +2,8 @@
 
 import torch
 
-import reference
 from cases import Random
+from statescan.compat.references import loops as reference
 
 
 def agree(function, expected, tensors, **options):

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-import reference
 import statescan
+from statescan.compat.references import loops as reference
 
 
 @dataclass

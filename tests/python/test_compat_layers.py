@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm, rms_norm, silu
 
-import reference
 from agreement import agree, chunk_scan
 from cases import Random
 from statescan.compat import mamba_ssm
+from statescan.compat.references import loops as reference
 
 NORMS = ("b_rms_weight", "c_rms_weight", "dt_rms_weight")
 

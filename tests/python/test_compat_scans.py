@@ -5,10 +5,10 @@ import functools
 import pytest
 import torch
 
-import reference
 from agreement import agree, chunk_scan
 from cases import Random
 from statescan.compat import causal_conv1d, lrnnx, mamba_ssm
+from statescan.compat.references import loops as reference
 
 
 def pairs(tensor):

@@ -13,9 +13,9 @@ from torch import distributed
 from torch.nn.functional import silu
 from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
 
-import reference
 from statescan import nn
 from statescan.compat import mamba_ssm
+from statescan.compat.references import loops as reference
 from statescan.nn import mamba, mamba2
 
 BATCH, SEQLEN, WIDTH = 2, 11, 12

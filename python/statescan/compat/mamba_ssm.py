@@ -11,7 +11,7 @@ from .. import functions
 from ..inner import mamba2_inner
 from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
-from .shared import as_products, check_groups, scan
+from .shared import as_products, by_channels, check_groups, scan
 
 __all__ = [
     "LayerNorm",
@@ -150,29 +150,9 @@ def ssd_selective_scan(
     Returns:
         y, shaped as x.
     """
-    heads = x.shape[2:]
-
-    def of_channels(tensor):
-        """(nheads,) or (nheads, headdim) as (nheads * headdim,)."""
-        return None if tensor is None else (tensor[:, None].expand(heads) if tensor.dim() == 1 else tensor).flatten()
-
-    def in_time(tensor):
-        return None if tensor is None else tensor.flatten(2).transpose(1, 2)
-
-    y, _ = functions.selective_scan(
-        in_time(x),
-        in_time(dt[..., None].expand_as(x) if dt.dim() == 3 else dt),
-        A[:, None, None].expand(*heads, B.shape[-1]).flatten(0, 1) if A.dim() == 1 else A,
-        B.permute(0, 2, 3, 1),
-        C.permute(0, 2, 3, 1),
-        of_channels(D),
-        z=in_time(z),
-        dt_bias=of_channels(dt_bias),
-        dt_softplus=dt_softplus,
-        dt_limit=None if tuple(dt_limit) == (0.0, float("inf")) else dt_limit,
-        context=context,
-    )
-    return y.transpose(1, 2).unflatten(2, heads)
+    dt_limit = None if tuple(dt_limit) == (0.0, float("inf")) else dt_limit
+    options = {"dt_softplus": dt_softplus, "dt_limit": dt_limit, "context": context}
+    return by_channels(functions.selective_scan, x, dt, A, B, C, D, z, dt_bias, **options)
 
 
 def mamba_split_conv1d_scan_combined(

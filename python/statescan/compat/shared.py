@@ -61,3 +61,28 @@ def scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state,
         B, C = of_complex(B), of_complex(C)
     y, last_state = functions.selective_scan(u, delta, A, B, C, D, z=z, dt_bias=delta_bias, dt_softplus=delta_softplus, **options)
     return (y, last_state) if return_last_state else y
+
+
+def by_channels(scan, x, dt, A, B, C, D, z, dt_bias, **options):
+    """Mamba-2's scan by Mamba's, of tensors as `mamba_ssm.ops.triton.ssd_combined.ssd_selective_scan` takes them."""
+    heads = x.shape[2:]
+
+    def of_channels(tensor):
+        """(nheads,) or (nheads, headdim) as (nheads * headdim,)."""
+        return None if tensor is None else (tensor[:, None].expand(heads) if tensor.dim() == 1 else tensor).flatten()
+
+    def in_time(tensor):
+        return None if tensor is None else tensor.flatten(2).transpose(1, 2)
+
+    y, _ = scan(
+        in_time(x),
+        in_time(dt[..., None].expand_as(x) if dt.dim() == 3 else dt),
+        A[:, None, None].expand(*heads, B.shape[-1]).flatten(0, 1) if A.dim() == 1 else A,
+        B.permute(0, 2, 3, 1),
+        C.permute(0, 2, 3, 1),
+        of_channels(D),
+        z=in_time(z),
+        dt_bias=of_channels(dt_bias),
+        **options,
+    )
+    return y.transpose(1, 2).unflatten(2, heads)

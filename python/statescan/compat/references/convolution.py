@@ -1,25 +1,16 @@
 """The convolution."""
 
 import torch
-from torch.nn.functional import pad, silu
 
+from . import loops
 from .shared import wide
 
 
-def _taps(x, weight, bias, mask=None):
-    """The convolution of x, (batch, dim, width - 1 + seqlen); `mask` says which inputs count, (batch, width, seqlen)."""
-    width, seqlen = weight.shape[1], x.shape[-1] - weight.shape[1] + 1
-    y = x.new_zeros(*x.shape[:2], seqlen) if bias is None else bias[:, None].expand(*x.shape[:2], seqlen)
-    for tap in range(width):
-        part = x[..., tap : tap + seqlen] * weight[:, tap, None]
-        y = y + (part if mask is None else torch.where(mask[:, tap, None], part, 0))
-    return y
-
-
-def _activated(name, y, activation):
+def _convolved(name, x, weight, bias, activation, before, **options):
     if activation not in (None, "silu", "swish"):
         raise ValueError(f'{name}: `activation` must be None, "silu" or "swish", got {activation!r}')
-    return y if activation is None else silu(y)
+    options |= {"activation": activation, "initial_states": before, "return_final_states": True}
+    return loops.causal_conv1d(x, weight, bias, **options)
 
 
 def causal_conv1d_ref(
@@ -34,20 +25,10 @@ def causal_conv1d_ref(
 ):
     """`causal_conv1d.causal_conv1d_fn`, with its arguments in another order."""
     inputs, taps, bias, before = wide(x, weight, bias, initial_states)
-    halo = weight.shape[1] - 1
-    inputs = pad(inputs, (halo, 0)) if before is None else torch.cat([before, inputs], -1)
-    mask = None
-    if seq_idx is not None:
-        # steps before the first belong to its sequence, or to none
-        first = seq_idx[:, :1].expand(-1, halo)
-        index = torch.cat([first if before is not None else torch.full_like(first, -1), seq_idx], -1)
-        mask = torch.stack([index[:, tap : tap + x.shape[-1]] == seq_idx for tap in range(halo + 1)], 1)
-    y = _activated("causal_conv1d_ref", _taps(inputs, taps, bias, mask), activation)
-    if seq_idx is not None:
-        y = y.masked_fill((seq_idx < 0)[:, None], 0)
+    y, states = _convolved("causal_conv1d_ref", inputs, taps, bias, activation, before, seq_idx=seq_idx)
     if not return_final_states:
         return y.to(x.dtype)
-    states = inputs[..., inputs.shape[-1] - halo :].to(x.dtype)
+    states = states.to(x.dtype)
     return y.to(x.dtype), states if final_states_out is None else final_states_out.copy_(states)
 
 
@@ -66,7 +47,7 @@ def causal_conv1d_update_ref(x, conv_state, weight, bias=None, activation=None, 
         written = (now + torch.arange(steps, device=x.device)) % length
         before, after = state[rows, :, read].transpose(1, 2), state.clone()
         after[rows, :, written] = inputs.transpose(1, 2)
-    y = _activated("causal_conv1d_update_ref", _taps(torch.cat([before, inputs], -1), taps, bias), activation).to(x.dtype)
+    y = _convolved("causal_conv1d_update_ref", inputs, taps, bias, activation, before)[0].to(x.dtype)
     with torch.no_grad():
         conv_state.copy_(after)
     return y[..., 0] if x.dim() == 2 else y

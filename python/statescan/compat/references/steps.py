@@ -1,10 +1,10 @@
 """One step of a scan."""
 
 import torch
-from torch.nn.functional import silu
 
 from ..shared import check_groups, check_shape
-from .shared import discretized, step_sizes, wide
+from . import loops
+from .shared import wide
 
 
 def selective_state_update_ref(
@@ -12,42 +12,36 @@ def selective_state_update_ref(
 ):
     """`statescan.selective_state_update`; the state is changed in place."""
     heads = state.dim() == 4
-    before, *streams, A, D, dt_bias, B, C = wide(state, x, dt, z, deltaA, A, D, dt_bias, B, C)
-    if not heads:
-        # one head, whose channels are the input's
-        before, B, C = before[:, None], B.view(len(B), -1, B.shape[-1]), C.view(len(C), -1, C.shape[-1])
-        streams = [None if t is None else t[:, None] for t in streams]
-        A, D, dt_bias = (None if t is None else t[None] for t in (A, D, dt_bias))
-    inputs, dt, z, deltaA = streams
-    # (batch, ngroups, dstate) for heads, and for channels where there is one head
-    axis = 1 if heads else 2
-    size = before.shape[axis]
-    B, C = (m[:, :, None] if heads else m[:, None] for m in (B, C))
+    size = state.shape[1]
     for name, map in (("B", B), ("C", C)):
-        check_groups("selective_state_update_ref", name, map.shape[axis], size, "heads" if heads else "channels of x")
-    B, C = (m.repeat_interleave(size // m.shape[axis], axis) for m in (B, C))
-    step = step_sizes(dt, dt_bias, dt_softplus)
-    decay, gain = discretized(discretization, step[..., None], (step if deltaA is None else deltaA)[..., None], A)
-    after = decay * before + gain * B * inputs[..., None]
-    y = (C * after).sum(-1)
-    y = 2 * y.real if y.is_complex() else y
-    y = y if D is None else y + D * inputs
-    y = (y if z is None else y * silu(z)).to(x.dtype)
+        groups = map.shape[1] if map.dim() == 3 else 1
+        check_groups("selective_state_update_ref", name, groups, size, "heads" if heads else "channels of x")
+    tensors = wide(state, x, dt, z, deltaA, A, D, dt_bias)
+    if heads:
+        before, *streams = (None if t is None else t.flatten(1, 2) for t in tensors[:5])
+        A, D, dt_bias = (None if t is None else t.flatten(0, 1) for t in tensors[5:])
+    else:
+        before, *streams, A, D, dt_bias = tensors
+    inputs, dt, z, deltaA, B, C = (None if t is None else t[..., None] for t in (*streams, *wide(B, C)))
+    options = {"z": z, "dt_bias": dt_bias, "dt_softplus": dt_softplus, "deltaA": deltaA, "discretization": discretization}
+    y, after = loops.selective_scan(inputs, dt, A, B, C, D, before, **options)
     with torch.no_grad():
-        state.copy_(after if heads else after[:, 0])
-    return y if heads else y[:, 0]
+        state.copy_(after.view_as(state))
+    return y.view_as(x).to(x.dtype)
 
 
 def simplified_state_update_ref(state, x, dt, A, B, C, D=None, deltaA=None, discretization="bilinear", conj_sym=True):
     """`lrnnx.ops.triton.simplified_state_update`; the state is changed in place."""
-    if D is not None and D.dim() == 2:
+    full = D is not None and D.dim() == 2
+    if full:
         check_shape("simplified_state_update_ref", "D", D, (x.shape[1], x.shape[1]))
-    before, inputs, dt, A, B, C, D, deltaA = wide(state, x, dt, A.flatten(), B, C, D, deltaA)
-    decay, gain = discretized(discretization, dt, dt if deltaA is None else deltaA, A)
-    after = decay * before + gain * (inputs.to(B.dtype) @ B.T)
-    y = (2 if conj_sym else 1) * (after @ C.T).real
-    if D is not None:
-        y = y + (inputs @ D.T if D.dim() == 2 else inputs * D)
+    before, inputs, dt, A, B, C, D, deltaA = wide(state, x, dt, A, B, C, D, deltaA)
+    streams = (t if t is None or t.dim() == 1 else t[..., None] for t in (inputs, dt, deltaA))
+    inputs, dt, deltaA = streams
+    skips = inputs.new_zeros(inputs.shape[1]) if D is None or full else D
+    options = {"initial_state": before, "return_last_state": True}
+    y, after = loops.s5_inner_fn(inputs, dt, A, B, C, skips, deltaA, discretization, conj_sym, **options)
     with torch.no_grad():
         state.copy_(after)
-    return y.to(x.dtype)
+    y = y + D @ inputs if full else y
+    return y.squeeze(-1).to(x.dtype)

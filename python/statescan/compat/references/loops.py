@@ -1,4 +1,5 @@
-"""The operations as plain loops over time in PyTorch, with the signatures of `statescan` and PyTorch's own gradients."""
+"""The operations as plain loops over time in PyTorch, with the signatures of `statescan` and PyTorch's own gradients, of any
+order. They compute in the type of their tensors."""
 
 import torch
 from torch.nn.functional import silu, softplus
@@ -6,13 +7,17 @@ from torch.nn.functional import silu, softplus
 
 def recurrence(discretization, delta, deltaA, A):
     """Abar and Bbar for steps that already have the axes of A."""
-    z = deltaA * A
+    decay, own = deltaA * A, delta * A
     if discretization == "bilinear":
-        return (1 + z / 2) / (1 - z / 2), delta / (1 - delta * A / 2)
-    decay = torch.exp(z)
-    if discretization == "zoh":
-        return decay, torch.expm1(delta * A) / A
-    return decay, torch.ones_like(delta) if discretization == "dirac" else delta
+        return (1 + decay / 2) / (1 - decay / 2), delta / (1 - own / 2)
+    gains = {
+        "mamba": lambda: delta,
+        "dirac": lambda: torch.ones_like(delta),
+        "zoh": lambda: delta * torch.where(own == 0, 1, torch.expm1(own) / torch.where(own == 0, 1, own)),
+    }
+    if discretization not in gains:
+        raise ValueError(f'`discretization` must be "mamba", "zoh", "bilinear" or "dirac", got {discretization!r}')
+    return torch.exp(decay), gains[discretization]()
 
 
 def pieces(batch, seqlen, cu_seqlens, seq_idx):
@@ -20,8 +25,6 @@ def pieces(batch, seqlen, cu_seqlens, seq_idx):
     if cu_seqlens is not None:
         bounds = cu_seqlens.tolist()
         return [(0, start, end, i, i) for i, (start, end) in enumerate(zip(bounds, bounds[1:]))]
-    if seq_idx is None:
-        return [(row, 0, seqlen, row, row) for row in range(batch)]
     found = []
     for row, values in enumerate(seq_idx.tolist()):
         starts = [t for t in range(seqlen) if t == 0 or values[t] != values[t - 1]] + [seqlen]
@@ -31,7 +34,9 @@ def pieces(batch, seqlen, cu_seqlens, seq_idx):
 
 
 def by_pieces(scan, batch, seqlen, states, zero, *, reverse=False, cu_seqlens=None, seq_idx=None):
-    """Puts results of `scan(row, start, end, state)` together: y along time (the last axis), and the states."""
+    """Puts results of `scan(row, start, end, state)` together: y along time (the last axis), and the states. A row may be all."""
+    if cu_seqlens is None and seq_idx is None:
+        return scan(slice(None), 0, seqlen, zero.expand(batch, *zero.shape) if states is None else states)
     rows, last = {}, {}
     for row, start, end, before, after in pieces(batch, seqlen, cu_seqlens, seq_idx):
         if reverse:
@@ -50,8 +55,9 @@ def steps(start, end, reverse):
     return range(end - 1, start - 1, -1) if reverse else range(start, end)
 
 
-def in_time(values, reverse):
-    return torch.stack(values[::-1] if reverse else values, -1)
+def in_time(values, reverse, empty):
+    """Values of steps along time; `empty` where there are none."""
+    return torch.stack(values[::-1] if reverse else values, -1) if values else empty
 
 
 def selective_scan(
@@ -77,7 +83,8 @@ def selective_scan(
     if dt_bias is not None:
         dt = dt + dt_bias[:, None]
     if dt_softplus:
-        dt = softplus(dt)
+        # float64 tells softplus from its argument up to 37
+        dt = softplus(dt, threshold=40)
     if dt_limit is not None:
         dt = dt.clamp(*dt_limit)
     deltaA = dt if deltaA is None else deltaA
@@ -98,7 +105,7 @@ def selective_scan(
             h = decay * h + gain * B[row, :, :, t] * x[row, :, t, None]
             out = (C[row, :, :, t] * h).sum(-1)
             y.append(2 * out.real if A.is_complex() else out)
-        return in_time(y, reverse), h
+        return in_time(y, reverse, x[row]), h
 
     zero = torch.zeros_like(A)
     y, state = by_pieces(scan, batch, seqlen, initial_state, zero, reverse=reverse, cu_seqlens=cu_seqlens, seq_idx=seq_idx)
@@ -187,9 +194,9 @@ def simplified(
         y = []
         for t in steps(start, end, reverse):
             decay, gain = recurrence(discretization, delta[row, :, t], deltaA[row, :, t], A)
-            state = decay * state + gain * (B @ (u[row, :, t] + 0j))
-            y.append(C @ state)
-        return in_time(y, reverse), state
+            state = decay * state + gain * ((u[row, :, t] + 0j) @ B.T)
+            y.append(state @ C.T)
+        return in_time(y, reverse, u[row] + 0j), state
 
     zero = torch.zeros_like(A)
     y, state = by_pieces(scan, batch, seqlen, initial_state, zero, reverse=reverse, cu_seqlens=cu_seqlens, seq_idx=seq_idx)
@@ -216,7 +223,7 @@ def linear_scan(a, b, initial_state=None, *, reverse=False):
     for t in steps(0, b.shape[-1], reverse):
         h = a[..., t] * h + b[..., t]
         states.append(h)
-    return in_time(states, reverse), h
+    return in_time(states, reverse, b), h
 
 
 def causal_conv1d(
@@ -237,12 +244,15 @@ def causal_conv1d(
     def scan(row, start, end, before):
         past = x[row, :, start:end]
         padded = torch.cat([before, past.flip(-1) if reverse else past], -1)
-        taps = [weight[:, k, None] * padded[:, k : k + end - start] for k in range(width)]
+        taps = [weight[:, k, None] * padded[..., k : k + end - start] for k in range(width)]
         y = sum(taps) + (0 if bias is None else bias[:, None])
-        return y.flip(-1) if reverse else y, padded[:, padded.shape[1] - width + 1 :]
+        return y.flip(-1) if reverse else y, padded[..., padded.shape[-1] - width + 1 :]
 
     zero = x.new_zeros(dim, width - 1)
     y, last = by_pieces(scan, batch, seqlen, initial_states, zero, reverse=reverse, cu_seqlens=cu_seqlens, seq_idx=seq_idx)
     if activation is not None:
         y = silu(y)
+    if seq_idx is not None:
+        # padding
+        y = y.masked_fill((seq_idx < 0)[:, None], 0)
     return (y, last) if return_final_states else y
