@@ -14,12 +14,11 @@ pub(crate) struct Aside {
 
 impl Aside {
     pub(crate) fn create(path: &Path) -> Result<Self> {
-        // a link is written through, and a device or a directory is not replaced
-        let target = match std::fs::metadata(path) {
-            Ok(existing) if !existing.is_file() => return Err(Error::other("it exists and is not a regular file")),
-            Ok(_) => std::fs::canonicalize(path)?,
-            Err(_) => path.to_path_buf(),
-        };
+        // a link to a file is replaced, and never what it leads to; a device or a directory is not
+        if std::fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
+            return Err(Error::other("it exists and is not a regular file"));
+        }
+        let target = path.to_path_buf();
         let name = target.file_name().ok_or_else(|| Error::other("it has no file name"))?;
         let mut hidden = OsString::from(".");
         hidden.push(name);

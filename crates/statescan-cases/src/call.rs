@@ -1,6 +1,7 @@
 //! A call in memory: an operation, named arguments, options.
 
 use crate::error::{Error, Result, argument_of};
+use crate::memory::need;
 use crate::ops::{self, Options};
 use crate::options;
 use crate::packing::Packing;
@@ -178,7 +179,14 @@ impl Call {
     }
 
     /// Stores the arguments in another type: f32 and f64 for all; bf16 and f16 for what varies along the sequence, and f32 for the rest.
-    pub fn cast(&mut self, dtype: DType) {
+    ///
+    /// # Errors
+    /// [`Error::NoRoom`].
+    pub fn cast(&mut self, dtype: DType) -> Result<()> {
+        // all of them in their new type, and one in that of the oracle on the way
+        let elements = |input: &Input| input.buffer.shape().iter().product::<usize>() as u64;
+        let largest = self.inputs.iter().map(elements).max().unwrap_or(0);
+        need("arguments in another type", 16 * largest + dtype.size() as u64 * self.inputs.iter().map(elements).sum::<u64>())?;
         for input in &mut self.inputs {
             let old = input.buffer.dtype();
             let new = match (old.is_index(), old.is_complex(), dtype, input.argument.role) {
@@ -192,6 +200,7 @@ impl Call {
                 input.buffer = Tensor::from_dense(&input.buffer.to_dense(), new);
             }
         }
+        Ok(())
     }
 
     /// An error of the library, with what the file calls the argument that it is about.

@@ -157,6 +157,14 @@ pub enum Error {
         /// The limit.
         limit: String,
     },
+    /// Memory is refused.
+    #[error("{what} need {bytes} bytes of memory, which the system does not give")]
+    NoRoom {
+        /// What needs it.
+        what: &'static str,
+        /// How much.
+        bytes: u64,
+    },
     /// The operation has no gradients.
     #[error("{op}: it is a step in place and has no gradients")]
     NoGradients {

@@ -11,21 +11,29 @@ use serde_json::json;
 use statescan::ops::Operation;
 use statescan::tensor::{MAX_RANK, Tensor};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
-/// Reads a file of tensors.
+/// Reads a file of tensors, or standard input where it is `-`.
 ///
 /// # Errors
 /// What the system says; anything that is not the format.
 pub fn read(path: &Path) -> Result<format::File> {
     let io = |error| Error::Io { path: path.to_path_buf(), verb: "read", error };
-    let file = std::fs::File::open(path).map_err(io)?;
-    let metadata = file.metadata().map_err(io)?;
-    if !metadata.is_file() {
-        return Err(io(std::io::Error::other("it is not a regular file")));
+    let format = |error| Error::Format { path: path.to_path_buf(), error };
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).map_err(io)?;
+        return format::read(&bytes).map_err(format);
     }
+    // looked at before it is opened, for a pipe would wait for somebody who writes it
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return Err(io(std::io::Error::other("it is not a regular file; - reads standard input")));
+    }
+    let file = std::fs::File::open(path).map_err(io)?;
+    let length = file.metadata().map_err(io)?.len();
     let mut reader = std::io::BufReader::with_capacity(1 << 20, file);
-    format::read_from(&mut reader, metadata.len()).map_err(|error| Error::Format { path: path.to_path_buf(), error })
+    format::read_from(&mut reader, length).map_err(format)
 }
 
 /// Reads a file as a case.

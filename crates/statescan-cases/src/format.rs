@@ -4,6 +4,7 @@
 //! length of the file, so memory is asked for only where the bytes exist.
 
 use crate::aside::Aside;
+use crate::memory::fits;
 use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -79,13 +80,11 @@ pub enum FormatError {
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// Memory for a tensor is refused.
-    #[error("tensor `{name}` must fit into memory, got {bytes} bytes")]
+    /// Memory for the tensors is refused.
+    #[error("its tensors need {bytes} bytes of memory, which the system does not give")]
     Memory {
-        /// The tensor.
-        name: String,
-        /// Its size.
-        bytes: usize,
+        /// Their size.
+        bytes: u64,
     },
     /// The system could not read on.
     #[error("cannot be read: {0}")]
@@ -139,6 +138,9 @@ pub fn read_from(reader: &mut impl Read, length: u64) -> Result<File, FormatErro
     if expected != got {
         return Err(FormatError::Coverage { expected, got });
     }
+    if !fits(got) {
+        return Err(FormatError::Memory { bytes: got });
+    }
     let infos = metadata.tensors();
     let mut order: Vec<_> = infos.iter().collect();
     order.sort_by_key(|(_, info)| info.data_offsets);
@@ -176,8 +178,8 @@ fn allocate(name: &str, info: &TensorInfo, length: u64) -> Result<Tensor, Format
             return Err(FormatError::Empty { name: name(), shape: info.shape.clone() });
         }
     }
-    let bytes = info.data_offsets.1 - info.data_offsets.0;
-    Tensor::host(dtype, &info.shape).map_err(|_| FormatError::Memory { name: name(), bytes })
+    let bytes = (info.data_offsets.1 - info.data_offsets.0) as u64;
+    Tensor::host(dtype, &info.shape).map_err(|_| FormatError::Memory { bytes })
 }
 
 /// The first name that a JSON object gives twice: parsers keep the last one silently.

@@ -23,6 +23,20 @@ impl Default for Limits {
     }
 }
 
+/// Whether so many bytes can be had: the machine has them left, and the system gives them.
+pub fn fits(bytes: u64) -> bool {
+    let given = || usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
+    bytes <= Limits::default().bytes && given()
+}
+
+/// Refuses what needs more memory than there is, before it is asked for piece by piece, which would end the process.
+///
+/// # Errors
+/// [`Error::NoRoom`].
+pub fn need(what: &'static str, bytes: u64) -> Result<()> {
+    if fits(bytes) { Ok(()) } else { Err(Error::NoRoom { what, bytes }) }
+}
+
 fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -45,6 +59,7 @@ fn allocate(call: &Call, planned: &[Planned], limits: Limits) -> Result<Tensors>
             return Err(too_large(plan, format!("shape {} ({bytes} bytes)", plan.shape)));
         }
     }
+    need("results and gradients of this call", total)?;
     let mut tensors = Tensors::default();
     for plan in planned {
         tensors.push(plan.name, Tensor::host(plan.dtype, &plan.shape)?);

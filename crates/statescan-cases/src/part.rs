@@ -1,6 +1,6 @@
 //! Cutting a call down to a part that the oracle can do.
 
-use crate::call::Call;
+use crate::call::{Call, Input};
 use crate::error::Result;
 use crate::ops;
 use crate::sizes::Sizes;
@@ -90,12 +90,12 @@ pub fn choose(call: &Call, budget: f64) -> Part {
 /// # Errors
 /// None that the whole call does not have.
 pub fn narrow(call: &Call, part: &Part) -> Result<Call> {
-    let mut narrowed = call.clone();
-    for input in &mut narrowed.inputs {
+    let narrow = |input: &Input| {
         let layout = input.argument.layout(input.buffer.shape().len()).unwrap_or("");
-        input.buffer = copy(part.of(input.buffer.view(), layout));
-    }
-    Ok(narrowed)
+        let buffer = copy(part.of(input.buffer.view(), layout));
+        Input { argument: input.argument, given: input.given.clone(), packing: input.packing, buffer, placed: None }
+    };
+    Ok(Call { op: call.op, inputs: call.inputs.iter().map(narrow).collect(), options: call.options.clone() })
 }
 
 /// The same cotangents on a part.

@@ -31,6 +31,11 @@ pub fn check(case: &Case, exec: Option<&Exec>, limits: Limits) -> Result<Vec<Com
         let expected = "`cot.NAME` tensors, which the gradients belong to".to_string();
         return Err(Error::Missing { op: op.signature.name, argument: "cot", expected, got: String::new() });
     }
+    // arguments, results and what is expected of them as the oracle has them, and copies of these
+    let elements = |tensor: &Tensor| tensor.shape().iter().product::<usize>() as u64;
+    let arguments = call.inputs.iter().map(|input| elements(&input.buffer)).sum::<u64>();
+    let expected = case.expected.iter().chain(&case.gradients).map(|(_, _, tensor)| elements(tensor)).sum::<u64>();
+    memory::need("comparisons of this file", 16 * (2 * arguments + 4 * expected))?;
     let dense = |tensors: Tensors| tensors.iter().map(|(name, b)| (name, b.to_dense())).collect::<Vec<_>>();
     let mut saved = Tensors::default();
     let results = match exec {

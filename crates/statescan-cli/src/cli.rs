@@ -97,7 +97,7 @@ fn failed(error: Error) -> u8 {
 /// Whatever keeps it from being done.
 pub fn main(cli: Cli) -> Result<u8> {
     // a reader that has seen enough (`statescan info | head`) ends the program at once, but where a state may have to be saved first
-    if !matches!(cli.command, Some(Command::Generate(_) | Command::Chat(_))) {
+    if !matches!(cli.command, Some(Command::Generate(_) | Command::Chat(_) | Command::Train(_))) {
         sigpipe::reset();
     }
     match cli.command {

@@ -91,10 +91,8 @@ pub fn convert(args: &ConvertArgs) -> Result<u8> {
         let _ = std::fs::remove_dir(folder.path());
         return Err(error.into());
     }
-    let mut copied = folder.copy_companions(&args.from)?;
-    if let Some(tokenizer) = &args.tokenizer {
-        copied.extend(folder.copy_companions(tokenizer)?);
-    }
+    let from = [Some(args.from.as_path()), args.tokenizer.as_deref()];
+    let copied = folder.replace(&from.into_iter().flatten().collect::<Vec<_>>(), &[])?;
     let beside = if copied.is_empty() { String::new() } else { format!(", with {}", copied.join(", ")) };
     say!("{} weights in {}{beside}", model.config().weights(), folder.path().display())?;
     Ok(0)

@@ -1,7 +1,9 @@
 //! Where commands write: what is there already is not overwritten without a word, and nobody else writes there at the same time.
 
 use crate::error::{Error, Result};
+use statescan_models::write_file;
 use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// What a folder of a training or a model has, and what it is then.
@@ -27,6 +29,9 @@ const COMPANIONS: [&str; 9] = [
     "generation_config.json",
 ];
 
+/// What a training writes beside the model.
+pub(crate) const TRAINING: [&str; 2] = ["training.safetensors", "loss.svg"];
+
 /// A folder that this process alone writes.
 #[derive(Debug)]
 pub(crate) struct OutputFolder {
@@ -43,19 +48,13 @@ impl OutputFolder {
         let folder = Self::open(path)?;
         // somebody may have written it before it was locked
         check_folder(path, force, instead)?;
-        for name in COMPANIONS {
-            // it would be taken for that of the model that is written
-            let companion = path.join(name);
-            if is_there(&companion) {
-                std::fs::remove_file(&companion).map_err(io(&companion))?;
-            }
-        }
         Ok(folder)
     }
 
     /// A folder that is there.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let lock = match File::open(path) {
+        // what is no folder could make an opener wait for ever
+        let lock = match if path.is_dir() { File::open(path) } else { Err(ErrorKind::NotADirectory.into()) } {
             Ok(folder) => match folder.try_lock() {
                 Ok(()) => Some(folder),
                 Err(TryLockError::WouldBlock) => return Err(Error::Busy { path: path.to_owned() }),
@@ -71,18 +70,48 @@ impl OutputFolder {
         &self.path
     }
 
-    /// Copies what belongs to a model beside weights and settings from a folder, and is not here yet; the names.
-    pub(crate) fn copy_companions(&self, from: &Path) -> Result<Vec<&'static str>> {
+    /// What was written replaces all that the folder had of a model: files beside weights and settings are those of the first of some folders that has
+    /// them, and their names are given back; of others those that are named stay.
+    pub(crate) fn replace(&self, from: &[&Path], written: &[&str]) -> Result<Vec<&'static str>> {
         let mut copied = Vec::new();
         for name in COMPANIONS {
-            let (source, target) = (from.join(name), self.path.join(name));
-            if source.is_file() && !is_there(&target) {
-                std::fs::copy(&source, &target).map_err(io(&source))?;
+            let source = from.iter().map(|from| from.join(name)).find(|source| source.is_file());
+            if let Some(source) = source {
+                let bytes = std::fs::read(&source).map_err(io(&source))?;
+                write_file(self.path.join(name), &bytes)?;
                 copied.push(name);
+            }
+        }
+        let names = std::fs::read_dir(&self.path).map_err(io(&self.path))?.flatten();
+        for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+            if is_of_model(&name) && !written.contains(&&*name) && !copied.contains(&&*name) {
+                let surplus = self.path.join(&name);
+                std::fs::remove_file(&surplus).map_err(io(&surplus))?;
             }
         }
         Ok(copied)
     }
+
+    /// Removes a folder in it that has a model alone.
+    pub(crate) fn remove_model(&self, name: &str) -> Result<()> {
+        let folder = self.path.join(name);
+        let names = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+            if is_of_model(&name) || CONTENTS.iter().any(|(of_model, _)| *of_model == name) {
+                let surplus = folder.join(&name);
+                std::fs::remove_file(&surplus).map_err(io(&surplus))?;
+            }
+        }
+        // what else it has is somebody's
+        let _ = std::fs::remove_dir(&folder);
+        Ok(())
+    }
+}
+
+/// Whether a file of this name belongs to a model or a training, but for safetensors files of weights, which whoever writes weights replaces.
+fn is_of_model(name: &str) -> bool {
+    let pickled = name.starts_with("pytorch_model") && (name.ends_with(".bin") || name.ends_with(".bin.index.json"));
+    pickled || COMPANIONS.contains(&name) || TRAINING.contains(&name)
 }
 
 /// Refuses a folder that has a model or a training, unless it is to be overwritten; `instead` says what else there is to do with a training.
@@ -101,12 +130,20 @@ pub(crate) fn check_folder(path: &Path, force: bool, instead: &'static str) -> R
     }
 }
 
-/// Refuses to write into the folder that is read, whatever the two paths look like.
+/// Refuses to write over what is read: into the same folder, whatever the two paths look like, or into one in which files lie that links lead to.
 pub(crate) fn check_apart(to: &Path, from: &Path, option: &'static str, expected: &'static str) -> Result<()> {
-    match (from.canonicalize(), to.canonicalize()) {
-        (Ok(from), Ok(place)) if from == place => Err(Error::Usage { option, expected, got: to.display().to_string() }),
-        _ => Ok(()),
+    let (Ok(place), Ok(folder)) = (to.canonicalize(), from.canonicalize()) else { return Ok(()) };
+    let entries = std::fs::read_dir(from).into_iter().flatten().flatten();
+    let inside = |path: PathBuf| path.canonicalize().is_ok_and(|file| file.parent() == Some(&place));
+    match folder == place || entries.map(|entry| entry.path()).any(inside) {
+        true => Err(Error::Usage { option, expected, got: to.display().to_string() }),
+        false => Ok(()),
     }
+}
+
+/// The files of a model's folder that are read beside weights and settings.
+pub(crate) fn companions(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    COMPANIONS.into_iter().map(|name| folder.join(name)).filter(|path| path.is_file())
 }
 
 /// Whether something has this name, be it a link that leads nowhere.

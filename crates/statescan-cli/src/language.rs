@@ -1,5 +1,6 @@
 //! Which language model, on the command line, and states on disk.
 
+use crate::destination::companions;
 use crate::error::{Error, Result};
 use crate::exec::{ExecArgs, WeightType};
 use crate::reader::Reader;
@@ -50,6 +51,8 @@ pub(crate) struct Language {
     pub(crate) exec: Exec,
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
+    /// What it was read from.
+    files: Vec<PathBuf>,
     pub(crate) dtype: Option<DType>,
     /// Whether the tokens that the tokenizer adds belong to a text.
     special_tokens: bool,
@@ -70,7 +73,10 @@ impl LanguageArgs {
             None => Model::from_bytes(OWN.0, OWN.1)?,
         };
         let tokenizer = self.tokenizer.as_deref().or(folder).map_or_else(|| Ok(Tokenizer::bytes()), Tokenizer::load)?;
-        Ok(Language { exec, model, tokenizer, dtype: self.dtype.map(Into::into), special_tokens: !self.no_special_tokens })
+        let beside = [folder, self.tokenizer.as_deref()].into_iter().flatten().flat_map(companions);
+        let files = model.files().iter().cloned().chain(beside).collect();
+        let (dtype, special_tokens) = (self.dtype.map(Into::into), !self.no_special_tokens);
+        Ok(Language { exec, model, tokenizer, files, dtype, special_tokens })
     }
 }
 
@@ -126,8 +132,12 @@ impl Language {
     /// Whether a state may be written there: where nothing is lost, or where that is meant; `instead` says how to mean it.
     pub(crate) fn check_place(&self, path: &Path, may_replace: &[&Path], force: bool, instead: &'static str) -> Result<()> {
         self.model.check_path(path)?;
-        let same = |other: &&Path| matches!((path.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b);
-        match force || path.symlink_metadata().is_err() || may_replace.iter().any(same) {
+        let same = |other: &Path| matches!((path.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b);
+        if self.files.iter().any(|file| same(file)) {
+            let got = path.display().to_string();
+            return Err(Error::Usage { option: "the file of a state", expected: "none of the files of the model in use", got });
+        }
+        match force || path.symlink_metadata().is_err() || may_replace.iter().any(|other| same(other)) {
             true => Ok(()),
             false => Err(Error::Exists { path: path.to_owned(), instead }),
         }

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use statescan::tensor::Device;
 use statescan::{DType, Exec};
+use statescan_cases::memory::{fits, need};
 use statescan_models::{DeviceModel, DeviceState, Logits, Model, Sampler, Snapshot, State, Turn, log_probability};
 
 /// Rows that one pass takes on the CPU and on a GPU.
@@ -37,19 +38,42 @@ impl After {
     }
 }
 
+/// Bytes of states and logits that texts of one group take at most.
+const ROOM: usize = 1 << 30;
+
+/// How many of some texts are carried on at once from a state: not more than a pass takes rows, nor than there is memory for.
+pub(crate) fn at_once(model: &Model, from: &Snapshot, texts: usize) -> Result<usize> {
+    // a copy of each state is made, and logits are copied from those of the pass
+    let each = 2 * (from.state.size() + 4 * model.config().vocab).max(1);
+    let mut count = texts.min(ROWS[0]).min(ROOM / each).max(1);
+    while count > 1 && !fits((count * each) as u64) {
+        count /= 2;
+    }
+    need("the state and the logits of a text", (count * each) as u64)?;
+    Ok(count)
+}
+
 impl<'m> Reader<'m> {
     /// A model on the executor's device, with weights of projections, embedding and head rounded to a type there, and texts that go on from states.
     pub(crate) fn new(exec: &Exec, model: &'m Model, from: Vec<Snapshot>, dtype: Option<DType>) -> Result<Self> {
-        let (states, after): (Vec<_>, Vec<_>) = from.into_iter().map(|from| (from.state, After::new(from.logits))).unzip();
         let place = match exec.device() {
-            Device::Cpu => Place::Host(exec.clone(), states),
-            _ => {
-                let model = DeviceModel::new(exec, model, dtype)?;
-                let states = states.iter().map(|state| model.upload(state)).collect::<Result<_, _>>()?;
-                Place::Device(model, states)
-            }
+            Device::Cpu => Place::Host(exec.clone(), Vec::new()),
+            _ => Place::Device(DeviceModel::new(exec, model, dtype)?, Vec::new()),
         };
-        Ok(Reader { model, place, after, tokens_only: false })
+        let mut reader = Reader { model, place, after: Vec::new(), tokens_only: false };
+        reader.begin(from)?;
+        Ok(reader)
+    }
+
+    /// Other texts that go on from states.
+    pub(crate) fn begin(&mut self, from: Vec<Snapshot>) -> Result<()> {
+        let (new, after): (Vec<_>, Vec<_>) = from.into_iter().map(|from| (from.state, After::new(from.logits))).unzip();
+        self.after = after;
+        match &mut self.place {
+            Place::Host(_, states) => *states = new,
+            Place::Device(model, states) => *states = new.iter().map(|state| model.upload(state)).collect::<Result<_, _>>()?,
+        }
+        Ok(())
     }
 
     /// Tokens of each text that are best read at once.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// The arguments of `verify`.
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// Files of test vectors
+    /// Files of test vectors, - for standard input
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Check the float64 oracle instead of the kernels

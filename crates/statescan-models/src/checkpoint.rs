@@ -1,9 +1,10 @@
-//! [`Checkpoint`]: the weights of a folder, by name. Files are mapped into memory; a tensor is read when it is used.
+//! [`Checkpoint`]: the weights of a folder, by name. Files are read, or mapped into memory where nobody may write them, or where they are large.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::files::{is_there, open, read_text, why_not};
+use crate::files::{is_there, open, read, read_text, why_not};
 use crate::initial::initial;
+use crate::memory::left;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors};
 use crate::weight::{Bytes, TYPES, Weight, file_dtype};
@@ -23,6 +24,8 @@ const FILES: [(&str, &str); 2] = [(WEIGHTS, INDEX), ("pytorch_model.bin", "pytor
 /// The tensors of a folder that nobody has taken yet.
 pub(crate) struct Checkpoint {
     folder: PathBuf,
+    /// The files that tensors are from, and the index of several.
+    pub(crate) files: Vec<PathBuf>,
     tensors: BTreeMap<String, Entry>,
     taken: BTreeMap<String, Weight>,
 }
@@ -42,7 +45,7 @@ enum Place {
 
 impl Checkpoint {
     fn empty(folder: &Path) -> Self {
-        Checkpoint { folder: folder.to_owned(), tensors: BTreeMap::new(), taken: BTreeMap::new() }
+        Checkpoint { folder: folder.to_owned(), files: Vec::new(), tensors: BTreeMap::new(), taken: BTreeMap::new() }
     }
 
     /// The weights of a folder: `model.safetensors`, or the files that `model.safetensors.index.json` lists, or pickled ones.
@@ -103,12 +106,17 @@ impl Checkpoint {
 
     /// The tensors of one file.
     fn add(&mut self, path: &Path) -> Result<()> {
+        self.files.push(path.to_owned());
         let file = open(path)?;
         if path.extension().is_some_and(|extension| extension == "bin") {
             return self.add_pickled(path);
         }
+        let about = file.metadata().map_err(Error::io(path))?;
+        if !about.permissions().readonly() && left().is_none_or(|left| about.len() <= left / 2) {
+            return self.add_bytes(path, Arc::new(read(path)?));
+        }
         // SAFETY: the file is read as plain bytes. Whoever changes it while it is mapped changes the weights, and whoever shortens it ends
-        // the process, as for every program that maps files.
+        // the process, as for every program that maps files: only what nobody may write is mapped, and what is too large to be read.
         let file = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
         self.add_bytes(path, Arc::new(file))
     }
@@ -140,6 +148,7 @@ impl Checkpoint {
 
     /// The tensors of the files that an index lists, each of which must be where the index says.
     fn add_indexed(&mut self, index: &Path) -> Result<()> {
+        self.files.push(index.to_owned());
         let format = |why: String| Error::Format { path: index.to_owned(), expected: "an index of files of weights", why };
         let text = read_text(index)?;
         let json: serde_json::Value = serde_json::from_str(&text).map_err(|error| format(error.to_string()))?;

@@ -297,6 +297,9 @@ pub enum Error {
         /// What it is.
         got: f64,
     },
+    /// Whoever was told of the progress did not want to go on.
+    #[error("it was interrupted")]
+    Interrupted,
     /// A setting of sampling is out of range.
     #[error("`{setting}` must be {expected}, got {got}")]
     Sampling {

@@ -7,9 +7,6 @@ use std::fs::{File, FileType, Metadata};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Links that are followed from one path, as many as systems do.
-const LINKS: usize = 40;
-
 /// Whether something has this name, be it a link that leads nowhere.
 pub(crate) fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
@@ -45,8 +42,8 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder))
 }
 
-/// Writes a file as all files of models are written: aside first and then renamed, so that whoever looks finds the old file or the new one. A link stays,
-/// and what it leads to is written. What killed processes left of the same file is removed.
+/// Writes a file as all files of models are written: aside first and then renamed, so that whoever looks finds the old file or the new one. A link is
+/// replaced, and what it leads to stays as it was. What killed processes left of the same file is removed.
 ///
 /// # Errors
 /// What is there already and is no file, a file that cannot be written.
@@ -61,7 +58,7 @@ pub(crate) fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// The same for what is written piece by piece.
 pub(crate) fn write_aside_with(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
-    let path = &place(path)?;
+    check_place(path)?;
     remove_abandoned(path);
     let aside = part(path, std::process::id());
     let mut file = create_locked(&aside).map_err(Error::io(path))?;
@@ -75,24 +72,26 @@ pub(crate) fn write_aside_with(path: &Path, write: impl FnOnce(&mut File) -> std
 
 /// Whether a file can be written there, which is better known before long work than after it. Nothing is left.
 pub(crate) fn try_aside(path: &Path) -> Result<()> {
-    let aside = part(&place(path)?, std::process::id());
+    check_place(path)?;
+    let aside = part(path, std::process::id());
     create_locked(&aside).and_then(|_| std::fs::remove_file(&aside)).map_err(Error::io(path))
 }
 
-/// Where an output goes: what links lead to, which is a file or nothing yet.
-fn place(path: &Path) -> Result<PathBuf> {
-    let mut place = path.to_owned();
-    for _ in 0..LINKS {
-        match place.symlink_metadata() {
-            Ok(found) if found.file_type().is_symlink() => {
-                let target = std::fs::read_link(&place).map_err(Error::io(path))?;
-                place = place.parent().unwrap_or(Path::new("")).join(target);
-            }
-            Ok(found) => return check_is_file(path, &found).map(|()| place),
-            Err(_) => return Ok(place),
-        }
+/// Refuses a place that has something else than a file, or a link to something else. A link that leads nowhere is replaced like one to a file.
+fn check_place(path: &Path) -> Result<()> {
+    match path.symlink_metadata() {
+        Ok(found) if found.is_symlink() => path.metadata().map_or(Ok(()), |found| check_is_file(path, &found)),
+        Ok(found) => check_is_file(path, &found),
+        Err(_) => Ok(()),
     }
-    Err(Error::NotAFile { path: path.to_owned(), is: "a link that leads to itself".into() })
+}
+
+/// Removes a file, if it is there.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// What a file is written as before it is renamed.

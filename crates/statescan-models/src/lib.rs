@@ -20,7 +20,7 @@
 //!
 //! # Weights
 //!
-//! They are used where they lie, in mapped safetensors files, in f32, bf16 or f16; activations and states are f32. The names are those of
+//! They are used in the type that they have, f32, bf16 or f16; activations and states are f32. A file is read, or mapped where nobody may write it or where it is large. The names are those of
 //! `transformers` (`backbone.layers.{i}.mixer.in_proj.weight`, in hybrids `model.layers.{i}.mamba.in_proj.weight`); `mamba_ssm`'s differ in the embedding's only. A folder whose tensors are not
 //! exactly those that its `config.json` says is refused with a sentence that names the tensor.
 //!
@@ -113,6 +113,8 @@ mod device;
 mod error;
 mod fields;
 mod files;
+#[cfg(any(feature = "pytorch", feature = "templates", feature = "tokenizers"))]
+mod guard;
 mod initial;
 pub mod kernels;
 pub mod layers;
@@ -142,5 +144,5 @@ pub use session::Session;
 pub use state::{Snapshot, State};
 pub use tensors::{Array, Tensors};
 pub use tokenizer::{Decoder, Tokenizer};
-pub use train::{Options, Trainer};
+pub use train::{Corpus, Lora, Options, Trainer};
 pub use weight::Weight;

@@ -17,12 +17,18 @@ pub(crate) fn check(what: &str, bytes: usize) -> Result<()> {
 
 /// Bytes of memory and swap of the machine, where the system says so.
 fn machine() -> Option<u64> {
+    Some(bytes_of("MemTotal:")?.saturating_add(bytes_of("SwapTotal:").unwrap_or(0)))
+}
+
+/// Bytes of memory that the machine has left, where the system says so.
+pub(crate) fn left() -> Option<u64> {
+    bytes_of("MemAvailable:")
+}
+
+fn bytes_of(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kibibytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim_end_matches("kB").trim().parse::<u64>().ok()
-    };
-    Some(kibibytes("MemTotal:")?.saturating_add(kibibytes("SwapTotal:").unwrap_or(0)).saturating_mul(1024))
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim_end_matches("kB").trim().parse::<u64>().ok()?.saturating_mul(1024))
 }
 
 pub(crate) fn no_room(what: String, bytes: usize) -> Error {

@@ -3,7 +3,7 @@
 pub(crate) mod backward;
 pub(crate) mod gradients;
 mod host;
-mod save;
+pub(crate) mod save;
 pub(crate) mod score;
 mod states;
 pub(crate) mod whole;
@@ -25,7 +25,7 @@ use statescan::tensor::Device;
 use statescan::{DType, Exec, View, ViewMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use whole::Whole;
 
@@ -34,11 +34,14 @@ const ROWS: usize = 512;
 
 /// A language model: embedding, blocks, norm, head.
 ///
-/// Weights stay where they are, in the mapped files of the folder and in the type that they have there; everything else is `f32`.
+/// Weights have the type that they have in the files of the folder, which are read, or mapped and used in place where nobody may write them or where they
+/// are large; everything else is `f32`.
 pub struct Model {
     pub(crate) config: Config,
     /// What `config.json` says, also where that means nothing here.
-    settings: Map<String, Value>,
+    pub(crate) settings: Map<String, Value>,
+    /// The files that settings and weights are from.
+    files: Vec<PathBuf>,
     /// All of them as they are stored, for whoever writes the model; tensors are shared with what is used.
     weights: BTreeMap<String, Weight>,
     pub(crate) embedding: Weight,
@@ -82,8 +85,10 @@ impl Model {
         let (path, text) = Config::text(folder)?;
         // faults of the settings are reported before those of weights
         Config::parse(&path, &text, None)?;
-        let model = Self::of_files(&path, &text, Checkpoint::open(folder)?)?;
-        Ok(Model { config: model.config.with_generation(folder)?, ..model })
+        let weights = Checkpoint::open(folder)?;
+        let files = [vec![path.clone()], weights.files.clone()].concat();
+        let model = Self::of_files(&path, &text, weights)?;
+        Ok(Model { config: model.config.with_generation(folder)?, files, ..model })
     }
 
     /// A model whose files the process has in memory: the text of `config.json` and the bytes of `model.safetensors`, which are used where
@@ -133,7 +138,7 @@ impl Model {
         }
         let norm = from.take(config.last_norm(), &[config.dim])?.to_f32();
         let weights = from.finish(config.family.name())?;
-        Ok(Model { config, settings: Map::new(), weights, embedding, blocks, norm, head })
+        Ok(Model { config, settings: Map::new(), files: Vec::new(), weights, embedding, blocks, norm, head })
     }
 
     /// The weights by their names in checkpoints, as they are stored.
@@ -144,6 +149,11 @@ impl Model {
     /// Sizes and options.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The files of settings and weights that [`Model::load`] has read; none of other models. Weights may still be used where they lie in them.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// Bytes that a step has to read, the floor of decoding: the weights of projections and head, and the states.

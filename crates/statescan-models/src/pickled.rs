@@ -3,6 +3,8 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+#[cfg(feature = "pytorch")]
+use crate::guard::guarded;
 use std::path::Path;
 
 #[cfg(feature = "pytorch")]
@@ -10,12 +12,12 @@ impl Checkpoint {
     /// The tensors of one file, which are read into memory.
     pub(crate) fn add_pickled(&mut self, path: &Path) -> Result<()> {
         let bad = |why: String| Error::Format { path: path.to_owned(), expected: "a file of pickled tensors", why };
-        let file = pytorch_reader::PytorchReader::new(path).map_err(|error| bad(error.to_string()))?;
-        let tensors = file.into_tensors();
+        let file = guarded(|| pytorch_reader::PytorchReader::new(path).map_err(|error| error.to_string()));
+        let tensors = file.flatten().map_err(bad)?.into_tensors();
         let bytes = tensors.values().fold(0usize, |sum, tensor| sum.saturating_add(tensor.byte_len()));
         crate::memory::check(&path.display().to_string(), bytes)?;
         for (name, tensor) in tensors {
-            let bytes = tensor.read().map_err(|error| bad(error.to_string()))?;
+            let bytes = guarded(|| tensor.read().map_err(|error| error.to_string())).flatten().map_err(bad)?;
             self.insert(&name, path, (file_dtype(tensor.dtype()), tensor.shape()), bytes);
         }
         Ok(())

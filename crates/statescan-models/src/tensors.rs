@@ -22,6 +22,11 @@ impl Array {
     pub(crate) fn zeros_like(&self) -> Self {
         Array { shape: self.shape.clone(), data: vec![0.0; self.data.len()] }
     }
+
+    /// Adds the numbers of another one of the same shape.
+    pub(crate) fn add(&mut self, more: &Array) {
+        self.data.iter_mut().zip(&more.data).for_each(|(sum, x)| *sum += x);
+    }
 }
 
 /// Tensors by their names in checkpoints, in the order of names.

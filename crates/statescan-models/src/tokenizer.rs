@@ -146,6 +146,7 @@ impl Decoder<'_> {
 mod file {
     use crate::chat::settings;
     use crate::error::{Error, Result};
+    use crate::guard::guarded;
     use std::collections::HashMap;
     use std::path::{Path, PathBuf};
     use tokenizers::Tokenizer;
@@ -169,7 +170,9 @@ mod file {
                 path: path.clone(),
                 why: format!("it is not a tokenizer: {error}"),
             };
-            let mut tokenizer = Tokenizer::from_bytes(crate::files::read(&path)?).map_err(bad)?;
+            let bytes = crate::files::read(&path)?;
+            let failed = |why: String| Error::Tokenizer { path: path.clone(), why };
+            let mut tokenizer = guarded(|| Tokenizer::from_bytes(bytes)).map_err(failed)?.map_err(bad)?;
             // whoever saved it may have left there what was right for one call
             tokenizer.with_truncation(None).map_err(bad)?.with_padding(None);
             let special = tokenizer.get_added_tokens_decoder().into_iter().filter(|(_, token)| token.special);
@@ -181,7 +184,8 @@ mod file {
         pub(super) fn encode(&self, text: &[u8], whole: bool) -> Result<Vec<u32>> {
             let text = std::str::from_utf8(text).map_err(|error| Error::NotText { at: error.valid_up_to() })?;
             let bad = |error: tokenizers::Error| Error::Tokenizer { path: self.path.clone(), why: error.to_string() };
-            let encoding = self.tokenizer.encode_fast(text, whole && self.adds).map_err(bad)?;
+            let failed = |why: String| Error::Tokenizer { path: self.path.clone(), why };
+            let encoding = guarded(|| self.tokenizer.encode_fast(text, whole && self.adds)).map_err(failed)?.map_err(bad)?;
             Ok(encoding.get_ids().to_vec())
         }
     }
@@ -202,7 +206,7 @@ mod file {
 
         /// The text of the tokens that are kept; a token that the tokenizer does not know is left out.
         fn text(&self) -> String {
-            self.tokenizer.decode(&self.tokens, true).unwrap_or_default()
+            guarded(|| self.tokenizer.decode(&self.tokens, true)).ok().and_then(Result::ok).unwrap_or_default()
         }
 
         pub(super) fn push(&mut self, token: u32) -> Vec<u8> {

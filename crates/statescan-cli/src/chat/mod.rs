@@ -15,7 +15,7 @@ use commands::{Command, Completion, joined};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::path::PathBuf;
 use talk::Talk;
 
@@ -73,7 +73,7 @@ pub fn chat(args: &ChatArgs) -> Result<u8> {
     if std::io::stdin().is_terminal() && !args.quiet {
         note!("{}", talk.welcome());
     }
-    interrupt::watch();
+    interrupt::watch_ctrl_c();
     loop {
         match editor.readline("> ") {
             Ok(line) => {
@@ -81,7 +81,7 @@ pub fn chat(args: &ChatArgs) -> Result<u8> {
                     // a line that cannot be remembered can still be said
                     let _ = editor.add_history_entry(&line);
                 }
-                interrupt::watch();
+                interrupt::watch_ctrl_c();
                 match Command::parse(&joined(&line)) {
                     Ok(Command::Quit) => return Ok(0),
                     Ok(command) => obey(&mut talk, command, args.quiet)?,
@@ -90,6 +90,9 @@ pub fn chat(args: &ChatArgs) -> Result<u8> {
             }
             Err(ReadlineError::Interrupted) => note!("Ctrl-D or /quit ends the chat"),
             Err(ReadlineError::Eof) => return Ok(0),
+            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                note!("a line that is not UTF-8 was left out");
+            }
             Err(error) => return Err(unreadable(error)),
         }
     }

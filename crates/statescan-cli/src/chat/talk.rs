@@ -121,8 +121,8 @@ impl<'m> Talk<'m> {
         };
         let writer = Writer::new(&self.language.tokenizer, &self.answers.stop, Sink::both())?;
         let tokens = self.language.tokens(text.as_bytes(), self.template.is_none() && self.reader.position(0) == 0)?;
+        lane::check(&tokens, self.language.model.config().vocab)?;
         let mut lanes = [Lane::new(tokens, self.sampler.clone(), writer, self.answers.tokens.unwrap_or(TOKENS))];
-        lane::check(&lanes, self.language.model.config().vocab)?;
         let ended = lane::run(&mut self.reader, &mut lanes, &self.language.model.config().eos, false);
         let [lane] = lanes;
         self.sampler = lane.sampler;

@@ -66,11 +66,23 @@ impl<'t> Lane<'t> {
 }
 
 /// How texts ended.
+#[derive(Default)]
 pub(crate) struct Ended {
     /// Speeds of prefill and of decoding.
     pub(crate) paces: [Pace; 2],
     /// Tokens of prompts that were not read, as somebody interrupted it.
     pub(crate) unread: usize,
+}
+
+impl Ended {
+    /// Counts other texts too.
+    pub(crate) fn add(&mut self, other: Ended) {
+        for (pace, other) in self.paces.iter_mut().zip(other.paces) {
+            pace.tokens += other.tokens;
+            pace.time += other.time;
+        }
+        self.unread += other.unread;
+    }
 }
 
 /// Reads the prompts and goes on with the texts until each has ended, or until somebody interrupts it. What was held back of a text is written at
@@ -128,15 +140,12 @@ fn read_once(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], bar: &ProgressBar)
     Ok(Pace { tokens: read, time: begin.elapsed() })
 }
 
-/// Refuses prompts with tokens that the model does not have, before anything is read.
-pub(crate) fn check(lanes: &[Lane<'_>], vocab: usize) -> Result<()> {
-    for lane in lanes {
-        if let Some(position) = lane.input.iter().position(|&token| token as usize >= vocab) {
-            let token = lane.input[position];
-            return Err(Error::Model(statescan_models::Error::Token { token, position, vocab }));
-        }
+/// Refuses a prompt with tokens that the model does not have, before anything is read.
+pub(crate) fn check(prompt: &[u32], vocab: usize) -> Result<()> {
+    match prompt.iter().position(|&token| token as usize >= vocab) {
+        None => Ok(()),
+        Some(position) => Err(Error::Model(statescan_models::Error::Token { token: prompt[position], position, vocab })),
     }
-    Ok(())
 }
 
 /// How much of long prompts has been read, on a terminal.

@@ -8,12 +8,13 @@ use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::language::{Language, ModelArgs};
 use crate::output::{note, say};
-use crate::reader::Reader;
+use crate::reader::{Reader, at_once};
 use crate::sampling::SamplingArgs;
 use crate::writing::{Sink, Unicode, Writer, harmless};
 use clap::Args;
 use lane::{Ended, Lane};
 use statescan_models::{ChatTemplate, Message};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// What to continue, with which model.
@@ -64,7 +65,7 @@ pub struct GenerateArgs {
     /// Go on from a state that --save-state wrote: the prompt, if there is one, follows the text that it has read
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Save what the model remembers of all text, the generated one too, even if Ctrl-C ends it
+    /// Save what the model remembers of all text, the generated one too, even if Ctrl-C, SIGTERM or SIGHUP ends it
     #[arg(long, value_name = "FILE")]
     pub save_state: Option<PathBuf>,
     /// Replace a file that --save-state finds
@@ -75,7 +76,7 @@ pub struct GenerateArgs {
     pub sampling: SamplingArgs,
 }
 
-/// Runs the command: 130 if Ctrl-C ended it.
+/// Runs the command: 130 if Ctrl-C ended it, 143 and 129 if SIGTERM and SIGHUP did.
 ///
 /// # Errors
 /// A device that there is not, a folder, a state or a file that cannot be used, settings out of range, an empty prompt, tokens that the
@@ -101,24 +102,37 @@ pub fn generate(args: &GenerateArgs) -> Result<u8> {
             got: "nothing".into(),
         });
     }
-    let mut reader = language.reader(vec![from; prompts.len()])?;
-    let mut lanes = args.lanes(&language, &prompts)?;
-    lane::check(&lanes, language.model.config().vocab)?;
-    reader.tokens_only = !args.json && args.save_state.is_none() && lanes.iter().all(|lane| lane.sampler.is_greedy());
+    let tokens = args.encode(&language, &prompts)?;
+    let (samples, texts) = (usize::from(args.samples), prompts.len() * usize::from(args.samples));
+    let count = at_once(&language.model, &from, texts)?;
+    let mut reader = language.reader(Vec::new())?;
     interrupt::watch();
-    let ended = write(args, &language, &mut reader, &mut lanes, &prompts);
-    // the state is saved even where the text could not be written
-    if let (Some(path), Ok(_) | Err(Error::Output(_))) = (&args.save_state, &ended) {
-        language.save(&reader.snapshot(0)?, path)?;
+    let mut ended = Ended::default();
+    for first in (0..texts).step_by(count) {
+        let group = first..texts.min(first + count);
+        // a prompt of several samples is read once
+        reader.begin(vec![from.clone(); if samples > 1 { 1 } else { group.len() }])?;
+        let later = tokens.iter().skip(group.end.div_ceil(samples));
+        let mut lanes = args.lanes(&language, group, &tokens)?;
+        reader.tokens_only = !args.json && args.save_state.is_none() && lanes.iter().all(|lane| lane.sampler.is_greedy());
+        let written = write(args, &language, &mut reader, &mut lanes, (first, &prompts));
+        // the state is saved even where the text could not be written
+        if let (Some(path), Ok(_) | Err(Error::Output(_))) = (&args.save_state, &written) {
+            language.save(&reader.snapshot(0)?, path)?;
+        }
+        ended.add(written?);
+        if interrupt::interrupted() {
+            ended.unread += later.map(Vec::len).sum::<usize>();
+            break;
+        }
     }
-    let ended = ended?;
     if !args.quiet {
         pace::report(&language, &reader, ended.paces, args.floors)?;
         if ended.unread > 0 {
             note!("interrupted: the last {} tokens of the prompt were not read", ended.unread);
         }
     }
-    Ok(if interrupt::interrupted() { interrupt::STATUS } else { 0 })
+    Ok(interrupt::status())
 }
 
 impl GenerateArgs {
@@ -150,21 +164,29 @@ impl GenerateArgs {
         render(&template, self.system.as_deref(), prompt)
     }
 
-    fn lanes<'t>(&self, language: &'t Language, prompts: &[Vec<u8>]) -> Result<Vec<Lane<'t>>> {
+    /// The tokens of all prompts, which the model has.
+    fn encode(&self, language: &Language, prompts: &[Vec<u8>]) -> Result<Vec<Vec<u32>>> {
+        // a template says itself how a text begins
+        let whole = !self.chat && self.state.is_none();
+        let tokens = prompts.iter().map(|prompt| language.tokens(prompt, whole)).collect::<Result<Vec<_>>>()?;
+        tokens.iter().try_for_each(|tokens| lane::check(tokens, language.model.config().vocab))?;
+        Ok(tokens)
+    }
+
+    /// Texts of some numbers; each prompt is that of as many as there are samples.
+    fn lanes<'t>(&self, language: &'t Language, group: Range<usize>, prompts: &[Vec<u32>]) -> Result<Vec<Lane<'t>>> {
         let several = if self.prompts.is_some() { Some("prompt") } else { (self.samples > 1).then_some("sample") };
-        let lane = |(number, prompt): (usize, &Vec<u8>)| {
+        let lane = |number: usize| {
             let sink = match (self.json, several) {
                 (true, _) => Sink::Json(several.map(|of| (of, number)), Unicode::default()),
                 (false, Some(_)) => Sink::Kept(Vec::new()),
                 (false, None) => Sink::output(),
             };
             let writer = Writer::new(&language.tokenizer, &self.stop, sink)?;
-            // a template says itself how a text begins
-            let tokens = language.tokens(prompt, !self.chat && self.state.is_none())?;
-            Ok(Lane::new(tokens, self.sampling.sampler(number as u64)?, writer, self.tokens))
+            let prompt = prompts[number / usize::from(self.samples)].clone();
+            Ok(Lane::new(prompt, self.sampling.sampler(number as u64)?, writer, self.tokens))
         };
-        let samples = usize::from(self.samples);
-        prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, samples)).enumerate().map(lane).collect()
+        group.map(lane).collect()
     }
 }
 
@@ -187,9 +209,9 @@ fn write(
     language: &Language,
     reader: &mut Reader<'_>,
     lanes: &mut [Lane<'_>],
-    prompts: &[Vec<u8>],
+    (first, prompts): (usize, &[Vec<u8>]),
 ) -> Result<Ended> {
-    let prompt = |number: usize| &prompts[number / usize::from(args.samples)];
+    let prompt = |number: usize| &prompts[(first + number) / usize::from(args.samples)];
     if args.echo {
         lanes.iter_mut().enumerate().try_for_each(|(number, lane)| lane.echo(prompt(number)))?;
     }
@@ -201,9 +223,9 @@ fn write(
                 let line = String::from_utf8_lossy(prompt(number));
                 let begin: String = match args.samples {
                     1 => harmless(line.lines().next().unwrap_or_default()).chars().take(72).collect(),
-                    _ => format!("sample {number}"),
+                    _ => format!("sample {}", first + number),
                 };
-                say!("{}== {begin}", if number == 0 { "" } else { "\n" })?;
+                say!("{}== {begin}", if first + number == 0 { "" } else { "\n" })?;
                 crate::output::bytes(&[text, &b"\n"[..]].concat())?;
             }
             Sink::Output(_) | Sink::Both(..) => say!("")?,

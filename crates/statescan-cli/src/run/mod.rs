@@ -42,7 +42,7 @@ impl From<CotangentName> for CotangentKind {
 pub struct RunArgs {
     /// The operation (`statescan info` lists them)
     pub op: String,
-    /// Arguments by name: `x` or `in.x`, with the names of this project or of the original one; the embedded sample if not given
+    /// Arguments by name, - for standard input: `x` or `in.x`, with the names of this project or of the original one; the embedded sample if not given
     pub file: Option<PathBuf>,
     /// Write results as `out.NAME`, gradients as `grad.NAME`
     #[arg(short, long, value_name = "FILE")]
@@ -84,7 +84,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         None => embedded(op, &options)?,
     };
     if let Some(dtype) = args.dtype {
-        case.call.cast(dtype.into());
+        case.call.cast(dtype.into())?;
     }
     if args.grad && !op.signature.differentiable {
         return Err(Error::NoGradients { op: op.signature.name });

@@ -1,22 +1,24 @@
 //! `train`: a language model that learns a text.
 
 mod args;
+mod output;
 mod plot;
+mod session;
 
 use crate::destination::{OutputFolder, check_apart, check_folder};
 use crate::error::Result;
-use crate::output::say;
-use crate::progress;
-pub use args::TrainArgs;
-use plot::plot;
-use statescan::Exec;
-use statescan_models::{Trainer, write_file};
-use std::time::Instant;
+use crate::interrupt;
+use crate::output::{note, say};
+pub use args::{FamilyName, TrainArgs};
+use output::{BEST, Output};
+use serde_json::json;
+use session::Session;
+use statescan_models::Trainer;
 
 /// What else there is to do with a folder that has a training.
 const INSTEAD: &str = "--resume DIR goes on with it, --force overwrites it";
 
-/// Runs the command.
+/// Runs the command: 130, 143 or 129 if Ctrl-C, SIGTERM or SIGHUP ended it, which save what was learned.
 ///
 /// # Errors
 /// A device without kernels, settings out of range, a text that is too short, more memory than there is, a folder that cannot be written or resumed, that
@@ -26,26 +28,39 @@ pub fn train(args: &TrainArgs) -> Result<u8> {
     if let Some(folder) = &args.save {
         check_folder(folder, args.force, INSTEAD)?;
         if let Some(from) = &args.from {
-            check_apart(folder, from, "--save", "another folder than --from")?;
+            for folder in [folder.clone(), folder.join(BEST)] {
+                check_apart(&folder, from, "--save", "another folder than --from")?;
+            }
         }
     }
     // nobody else may go on from what is read here
     let resumed = args.resume.as_deref().map(OutputFolder::open).transpose()?;
-    let (mut trainer, bytes) = args.trainer()?;
+    let (trainer, bytes) = args.trainer()?;
     let saved = args.save.as_deref().map(|folder| OutputFolder::create(folder, args.force, INSTEAD)).transpose()?;
-    if let (Some(folder), Some(from)) = (&saved, &args.from) {
-        folder.copy_companions(from)?;
-    }
-    let folder = resumed.or(saved);
     if let (Some(folder), Some(held_out)) = (&args.resume, finished(&trainer)) {
         let (steps, unit, folder) = (trainer.losses().len(), trainer.unit(), folder.display());
         say!("{folder}: all {steps} steps are done, held-out set {held_out:.3} bits/{unit}; --steps N with more goes on")?;
         return Ok(0);
     }
-    introduce(&trainer, bytes)?;
-    run(args, &exec, &mut trainer, folder.as_ref())?;
-    finish(&exec, &mut trainer, folder.as_ref())?;
-    Ok(0)
+    let replaces = saved.is_some().then_some(args.from.as_deref());
+    let output = resumed.or(saved).map(|folder| Output::new(folder, replaces));
+    if output.is_some() {
+        // without a folder there is nothing to save
+        interrupt::watch();
+    }
+    let mut session = Session { args, exec, trainer, output };
+    let done = introduce(&session.trainer, bytes, args.json).and_then(|()| session.run()).and_then(|()| session.finish());
+    match done {
+        Err(crate::Error::Model(statescan_models::Error::Interrupted)) => {
+            session.save()?;
+            let folder = session.output.as_ref().map_or(String::new(), |output| output.path().display().to_string());
+            note!("interrupted after {} steps; --resume {folder} goes on", session.trainer.losses().len());
+            Ok(interrupt::status())
+        }
+        // a reader that has left takes nothing with it
+        Err(error @ crate::Error::Output(_)) => session.save().and(Err(error)),
+        done => done.map(|()| 0),
+    }
 }
 
 /// What the held-out set took at the end, if this is a training that has ended.
@@ -55,63 +70,28 @@ fn finished(trainer: &Trainer) -> Option<f32> {
 }
 
 /// Says what is trained on what.
-fn introduce(trainer: &Trainer, bytes: usize) -> Result<()> {
-    say!("{} weights, {bytes} bytes of text", trainer.count())?;
-    let (held_out, sample, unit) = (trainer.held_out_len(), trainer.sample_len(), trainer.unit());
-    say!("held-out set: the last 10 % of the text, {held_out} {unit}s")?;
-    if sample < held_out {
-        say!("evaluations read a sample of {sample} of them, the last one reads all")?;
+fn introduce(trainer: &Trainer, bytes: usize, as_json: bool) -> Result<()> {
+    let (held_out, sample, last, unit) = (trainer.held_out_len(), trainer.sample_len(), trainer.last_len(), trainer.unit());
+    let (count, learned) = (trainer.count(), trainer.learned_count());
+    if as_json {
+        return say!(
+            "{}",
+            json!({"weights": count, "learned": learned, "bytes": bytes, "unit": unit, "steps": trainer.options().steps,
+                "held_out": held_out, "sample": sample, "last": last})
+        );
     }
-    Ok(())
-}
-
-/// All steps that are left, with an evaluation and a save now and then.
-fn run(args: &TrainArgs, exec: &Exec, trainer: &mut Trainer, folder: Option<&OutputFolder>) -> Result<()> {
-    let (steps, unit) = (trainer.options().steps, trainer.unit());
-    let bar = progress::bar("step {pos} of {len}, {msg}{left} left", steps, trainer.losses().len());
-    let tokens = trainer.options().batch * trainer.options().seqlen;
-    while trainer.losses().len() < steps {
-        let begin = Instant::now();
-        let loss = trainer.step(exec)?;
-        let rate = tokens as f64 / begin.elapsed().as_secs_f64();
-        bar.set_message(format!("{loss:.3} bits/{unit}, {rate:.0} {unit}s/s, "));
-        bar.inc(1);
-        let done = trainer.losses().len();
-        if done < steps && done.is_multiple_of(args.every.max(1)) {
-            let held_out = trainer.evaluate(exec)?;
-            bar.suspend(|| say!("step {done}: {loss:.3} bits/{unit}, held-out set {held_out:.3}"))?;
-            save(trainer, folder)?;
-        }
+    say!("{count} weights, {bytes} bytes of text")?;
+    if learned != count {
+        say!("{learned} numbers of LoRA's matrices are learned")?;
     }
-    bar.finish_and_clear();
-    Ok(())
-}
-
-/// The evaluation on the whole held-out set, once; what was learned is saved before it begins.
-fn finish(exec: &Exec, trainer: &mut Trainer, folder: Option<&OutputFolder>) -> Result<()> {
-    save(trainer, folder)?;
-    let (done, unit) = (trainer.losses().len(), trainer.unit());
-    if let (Some(start), Some(end)) = (trainer.losses().first(), trainer.losses().last()) {
-        say!("loss: {start:.3} bits/{unit} at first, {end:.3} at last")?;
+    match trainer.is_divided() {
+        true => say!("held-out set: the last 10 % of the text, {held_out} {unit}s")?,
+        false => say!("held-out set: the text of --validation, {held_out} {unit}s")?,
     }
-    let bar = progress::bar("evaluation {pos} of {len}, {left} left", trainer.held_out_len(), 0);
-    let held_out = trainer.held_out_with(exec, |read| bar.set_position(read as u64))?;
-    bar.finish_and_clear();
-    trainer.note(held_out);
-    say!("held-out set: {held_out:.3} bits/{unit} after {done} steps")?;
-    save(trainer, folder)?;
-    if let Some(folder) = folder {
-        let folder = folder.path().display();
-        say!("saved in {folder}")?;
-        say!("statescan generate {folder} --prompt TEXT")?;
+    match last {
+        _ if sample == held_out => Ok(()),
+        last if last == held_out => say!("evaluations read a sample of {sample} of them, the last one reads all"),
+        last if last == sample => say!("evaluations read a sample of {sample} of them"),
+        last => say!("evaluations read a sample of {sample} of them, the last one {last}"),
     }
-    Ok(())
-}
-
-fn save(trainer: &Trainer, folder: Option<&OutputFolder>) -> Result<()> {
-    let Some(folder) = folder.map(OutputFolder::path) else { return Ok(()) };
-    trainer.save(folder)?;
-    let picture = folder.join("loss.svg");
-    let plot = plot(trainer.losses(), trainer.evaluations(), trainer.unit());
-    write_file(&picture, plot.as_bytes()).map_err(Into::into)
 }

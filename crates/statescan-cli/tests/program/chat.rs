@@ -178,3 +178,48 @@ fn what_cannot_be_used_is_said_at_once() {
         assert!(stderr(&output).contains(says), "{}", stderr(&output));
     }
 }
+
+#[test]
+fn a_line_that_is_not_utf8_costs_a_sentence() {
+    let mut process = command(&[&["chat"], &GREEDY[..]].concat());
+    let process = process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = process.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(b"Alice was \n\xff\xfe no text\nand then\n").unwrap();
+    let output = process.wait_with_output().unwrap();
+    assert_eq!((status(&output), stdout(&output)), (0, answers(&GREEDY, &["Alice was ", "and then"])));
+    assert!(stderr(&output).contains("a line that is not UTF-8 was left out\n"), "{}", stderr(&output));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_that_are_pasted_into_a_terminal_are_kept_in_order() {
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{AsRawFd, FromRawFd};
+    let (mut ours, mut theirs) = (0, 0);
+    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
+    // SAFETY: there is room for two numbers, and the rest may be null.
+    assert_eq!(unsafe { libc::openpty(&mut ours, &mut theirs, name, settings, size) }, 0);
+    // SAFETY: both have just been opened, and nobody else has them.
+    let [mut ours, theirs] = [ours, theirs].map(|number| unsafe { File::from_raw_fd(number) });
+    assert!(ours.as_raw_fd() >= 0);
+    let mut process = command(&["chat", "--tokens", "1", "--temperature", "0"]);
+    process.env("TERM", "xterm").stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
+    let mut process = process.spawn().unwrap();
+    let (mut said, mut part) = (Vec::new(), [0; 4096]);
+    let mut read_until = |text: &str, ours: &mut File| {
+        while !String::from_utf8_lossy(&said).contains(text) {
+            let count = ours.read(&mut part).unwrap();
+            said.extend_from_slice(&part[..count]);
+        }
+        String::from_utf8_lossy(&said).into_owned()
+    };
+    read_until("> ", &mut ours);
+    // more than a line at once, and more while the first one is answered
+    ours.write_all(b"Alice one\rAlice two\rAlice three\rAlice four\r/quit\r").unwrap();
+    let all = read_until("/quit", &mut ours);
+    drop(process.wait());
+    let at: Vec<_> = ["Alice one", "Alice two", "Alice three", "Alice four"].iter().map(|line| all.find(line)).collect();
+    assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{at:?}: {all:?}");
+    assert!(all.contains("[10 tokens in ") && all.matches(" tokens in ").count() == 4, "{all:?}");
+}

@@ -216,6 +216,97 @@ fn forms_that_a_model_cannot_have_are_refused_and_nothing_is_written() {
     assert!(!Path::new(to).exists());
 }
 
+/// The names in a folder, in their order.
+fn names(folder: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_is_replaced_is_replaced_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+    model(&from);
+    done(&["convert", text(&from), text(&to), "--shard-size", "10K"]);
+    for name in ["pytorch_model.bin", "training.safetensors", "loss.svg", "tokenizer.json", "notes.txt"] {
+        std::fs::write(to.join(name), "theirs").unwrap();
+    }
+    let index = to.join("model.safetensors.index.json");
+    let old = std::fs::read_to_string(&index).unwrap();
+    let first = names(&to).into_iter().find(|name| name.starts_with("model-00001")).unwrap();
+    std::fs::rename(to.join(&first), to.join("first.safetensors")).unwrap();
+    std::fs::write(&index, old.replace(&first, "first.safetensors")).unwrap();
+    done(&["convert", text(&from), text(&to), "--force", "--shard-size", "20K"]);
+    let left = names(&to);
+    let shards = left.iter().filter(|name| name.starts_with("model-")).count();
+    assert_eq!(left.len(), shards + 4, "config, index, settings of generation, notes: {left:?}");
+    let last = format!("-of-{shards:05}.safetensors");
+    assert!(left.iter().filter(|name| name.starts_with("model-")).all(|name| name.ends_with(&last)), "{left:?}");
+    done(&["convert", text(&from), text(&to), "--force"]);
+    assert_eq!(names(&to), ["config.json", "generation_config.json", "model.safetensors", "notes.txt"]);
+    // what is refused has changed nothing
+    std::fs::write(to.join("tokenizer.json"), "theirs").unwrap();
+    refused(&["convert", text(&from), text(&to), "--force", "--type", "f64"], "`type of weights` must be f32, bf16 or f16");
+    assert!(to.join("tokenizer.json").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn links_to_what_is_read_are_replaced_and_never_written_through() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let [from, links, blobs, hub] = ["from", "links", "blobs", "hub"].map(|name| folder.path().join(name));
+    model(&from);
+    [&links, &blobs, &hub].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+    let read = |folder: &Path| names(folder).iter().map(|name| std::fs::read(folder.join(name)).unwrap()).collect::<Vec<_>>();
+    let before = read(&from);
+    for name in names(&from) {
+        symlink(from.join(&name), links.join(&name)).unwrap();
+        std::fs::copy(from.join(&name), blobs.join(&name)).unwrap();
+        symlink(blobs.join(&name), hub.join(&name)).unwrap();
+    }
+    done(&["convert", text(&from), text(&links), "--type", "bf16", "--force"]);
+    assert!(read(&from) == before, "the model that was read is as it was");
+    assert!(names(&links).iter().all(|name| !links.join(name).is_symlink()) && read(&links) != before);
+    // the files of a hub's folder lie in another one
+    refused(&["convert", text(&hub), text(&blobs), "--force"], "OUT must be another folder than IN");
+    let text_of_it = folder.path().join("text");
+    std::fs::write(&text_of_it, b"the cat sat on the mat. ".repeat(100)).unwrap();
+    let train =
+        ["train", text(&text_of_it), "--from", text(&hub), "--seqlen", "16", "--batch", "1", "--steps", "1", "--force", "--save"];
+    refused(&[&train[..], &[text(&blobs)]].concat(), "--save must be another folder than --from");
+    done(&[&train[..], &[text(&links)]].concat());
+    assert!(read(&blobs) == before && read(&from) == before);
+    let state = ["generate", text(&hub), "--prompt", "a", "--tokens", "1", "--force", "--save-state"];
+    for place in [hub.join("model.safetensors"), blobs.join("model.safetensors"), hub.join("generation_config.json")] {
+        refused(&[&state[..], &[text(&place)]].concat(), "must be none of the files of the model in use");
+    }
+    assert!(read(&blobs) == before && read(&hub) == before);
+}
+
+#[test]
+fn fine_tuning_keeps_every_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let [from, to] = ["from", "to"].map(|name| folder.path().join(name));
+    let settings = |folder: &Path| serde_json::from_slice::<Value>(&std::fs::read(folder.join("config.json")).unwrap()).unwrap();
+    model(&from);
+    let mut config = settings(&from);
+    let own = serde_json::json!({"pad_token_id": 3, "bos_token_id": 1, "max_position_embeddings": 77, "dtype": "float32",
+        "router_aux_loss_coef": 0.001, "rope_parameters": {"rope_type": "default"}});
+    config.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+    std::fs::write(from.join("config.json"), config.to_string()).unwrap();
+    let text_of_it = folder.path().join("text");
+    std::fs::write(&text_of_it, b"the cat sat on the mat. ".repeat(100)).unwrap();
+    let common = ["--seqlen", "16", "--batch", "1", "--steps", "1", "--type", "bf16", "--save", text(&to)];
+    done(&[&["train", text(&text_of_it), "--from", text(&from)], &common[..]].concat());
+    config["dtype"] = "bfloat16".into();
+    assert_eq!(settings(&to), config);
+    done(&["train", text(&text_of_it), "--resume", text(&to), "--steps", "2"]);
+    assert_eq!(settings(&to), config, "and once it was resumed");
+}
+
 #[test]
 fn names_from_files_reach_a_terminal_escaped() {
     let folder = tempfile::tempdir().unwrap();

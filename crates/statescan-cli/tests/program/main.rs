@@ -6,6 +6,7 @@ mod folders;
 mod generate;
 mod generate_options;
 mod hostile;
+mod limits;
 mod not_finite;
 mod output;
 mod train;

@@ -5,6 +5,8 @@ mod jinja;
 
 use crate::error::{Error, Result};
 use crate::files::{is_there, read_text};
+#[cfg(feature = "templates")]
+use crate::guard::guarded;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +69,9 @@ impl ChatTemplate {
     fn parse(text: String, path: PathBuf, tokens: Vec<(String, String)>) -> Result<Self> {
         let mut environment = jinja::environment();
         let bad = |error: minijinja::Error| Error::Tokenizer { path: path.clone(), why: one_line(&error) };
-        environment.add_template_owned(NAME, jinja::without_generation(&text)).map_err(bad)?;
+        let failed = |why| Error::Tokenizer { path: path.clone(), why };
+        let text = jinja::without_generation(&text);
+        guarded(|| environment.add_template_owned(NAME, text)).map_err(failed)?.map_err(bad)?;
         Ok(ChatTemplate { environment, tokens, path })
     }
 
@@ -122,8 +126,8 @@ impl ChatTemplate {
         let tokens = self.tokens.iter().map(|(name, token)| (&name[..], Value::from(&token[..])));
         let context = Value::from_pairs(tokens.chain(own));
         let template = self.environment.get_template(NAME);
-        let text = template.and_then(|template| template.render(context));
-        text.map_err(|error| Error::Tokenizer { path: self.path.clone(), why: one_line(&error) })
+        let text = guarded(|| template.and_then(|template| template.render(context)).map_err(|error| one_line(&error)));
+        text.flatten().map_err(|why| Error::Tokenizer { path: self.path.clone(), why })
     }
 
     /// There is no template in a build without the feature `templates`.

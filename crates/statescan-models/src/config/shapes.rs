@@ -1,7 +1,7 @@
 //! What follows from a configuration: whether its sizes fit together, names and shapes of weights.
 
 use super::names::HEAD;
-use super::{Attention, Config, Kind};
+use super::{Attention, Config, Kind, Scales, expressible};
 use crate::error::{Error, Result};
 use crate::fields::LARGEST;
 
@@ -40,7 +40,14 @@ impl Config {
         let other = self.layers.iter().enumerate().position(|layer| !fits(layer));
         check(other.is_none(), "layers", "of kinds that the family has in this place, but for none", other.unwrap_or_default())?;
         if !self.family.is_hybrid() {
-            return Ok(());
+            // only hybrids have a setting for them, and training on a GPU knows of none
+            return expressible(
+                self,
+                self.scales == Scales::default(),
+                "scales",
+                "1, but in hybrids",
+                format!("{:?}", self.scales),
+            );
         }
         check(self.layers.len().is_multiple_of(2), "layers", "pairs of a mixer and a feed-forward layer", self.layers.len())?;
         let Attention { heads, kv_heads, headdim, rotary, .. } = self.attention;

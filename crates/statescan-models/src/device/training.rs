@@ -158,7 +158,7 @@ fn check_kinds(config: &Config) -> Result<()> {
 
 /// Only projections lose weight: norms, biases, decays, skips and filters mean something by their size.
 pub(crate) fn decays(name: &str) -> bool {
-    ["proj.weight", "_linear.weight"].iter().any(|end| name.ends_with(end))
+    ["proj.weight", "_linear.weight", "lora_A.weight", "lora_B.weight"].iter().any(|end| name.ends_with(end))
 }
 
 impl super::DeviceModel {
@@ -168,13 +168,23 @@ impl super::DeviceModel {
     /// # Errors
     /// As [`Model::loss_and_gradients`]; errors of the device.
     pub fn loss_and_gradients(&self, tokens: &[u32], seqlen: usize, gradients: &mut Tensors) -> Result<f64> {
+        self.loss_with_dropout(tokens, seqlen, Dropout::NONE, gradients)
+    }
+
+    /// The same where what blocks add to the stream has random zeros.
+    pub(crate) fn loss_with_dropout(
+        &self,
+        tokens: &[u32],
+        seqlen: usize,
+        dropout: Dropout,
+        gradients: &mut Tensors,
+    ) -> Result<f64> {
         let Shared { exec, config, .. } = &*self.shared;
         check_kinds(config)?;
         config.check_tokens(tokens)?;
         let (rows, mut found) = (Rows::new(tokens, seqlen)?, gradients_of(exec, config)?);
         let mut rooms = lock(&self.shared.rooms);
-        let loss =
-            self.shared.loss_and_gradients(&rows, Dropout::NONE, &mut rooms.block, &mut TrainingRooms::default(), &mut found)?;
+        let loss = self.shared.loss_and_gradients(&rows, dropout, &mut rooms.block, &mut TrainingRooms::default(), &mut found)?;
         for (name, array) in gradients {
             array.data = found[name].to_vec()?;
         }

@@ -1,15 +1,16 @@
 //! Models written as folders.
 
 use super::Model;
+use crate::checkpoint::{INDEX, WEIGHTS};
 use crate::config::{self, Config, HEAD, Package};
 use crate::error::{Error, Result};
-use crate::files::{make_folder, write_aside, write_aside_with};
+use crate::files::{make_folder, read, remove, write_aside, write_aside_with};
 use crate::weight::{Weight, file_dtype};
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 use statescan::DType;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -53,32 +54,12 @@ impl Model {
         let mut config = self.config.clone();
         config.package = options.package.unwrap_or(config.package);
         config.tied = options.tied.unwrap_or(config.tied);
-        let settings = self.settings_as(&config, options.dtype)?;
+        let known = if config.package == self.config.package { self.settings.clone() } else { Map::new() };
+        let settings = settings(known, &config, options.dtype)?;
         let weights = self.weights_as(&config, options.dtype, folder)?;
         make_folder(folder)?;
         write_weights(folder, &weights, options.shard_bytes)?;
         config::save_json(folder, settings)
-    }
-
-    /// The settings of a configuration, and those that were read and mean nothing here, where the package is the same.
-    fn settings_as(&self, config: &Config, dtype: Option<DType>) -> Result<Map<String, Value>> {
-        let written = config.to_json()?;
-        if config.package != self.config.package {
-            return Ok(written);
-        }
-        let mut settings = self.settings.clone();
-        settings.extend(written);
-        let name = match dtype {
-            Some(DType::BF16) => "bfloat16",
-            Some(DType::F16) => "float16",
-            _ => "float32",
-        };
-        for key in ["dtype", "torch_dtype"] {
-            if dtype.is_some() && settings.contains_key(key) {
-                settings.insert(key.to_owned(), json!(name));
-            }
-        }
-        Ok(settings)
     }
 
     /// The weights by the names that a configuration gives them, each of which is finite in its type.
@@ -105,6 +86,33 @@ impl Model {
             all.insert(name, stored);
         }
         Ok(all)
+    }
+}
+
+/// The settings of a configuration, and those that are known beside it, which mean nothing here; a type that is asked for is named where one was.
+pub(crate) fn settings(known: Map<String, Value>, config: &Config, dtype: Option<DType>) -> Result<Map<String, Value>> {
+    let mut settings = known;
+    merge(&mut settings, config.to_json()?);
+    let name = match dtype {
+        Some(DType::BF16) => "bfloat16",
+        Some(DType::F16) => "float16",
+        _ => "float32",
+    };
+    for key in ["dtype", "torch_dtype"] {
+        if dtype.is_some() && settings.contains_key(key) {
+            settings.insert(key.to_owned(), json!(name));
+        }
+    }
+    Ok(settings)
+}
+
+/// Puts settings over others, in objects within objects too.
+fn merge(settings: &mut Map<String, Value>, over: Map<String, Value>) {
+    for (key, value) in over {
+        match (settings.get_mut(&key), value) {
+            (Some(Value::Object(settings)), Value::Object(over)) => merge(settings, over),
+            (_, value) => _ = settings.insert(key, value),
+        }
     }
 }
 
@@ -153,28 +161,48 @@ impl<'w> Stored<'w> {
     }
 }
 
-/// Writes the files of weights, and removes what would be read in their place.
+/// Writes the files of weights, and removes those of other weights.
 fn write_weights(folder: &Path, weights: &BTreeMap<String, Stored<'_>>, most: u64) -> Result<()> {
-    let [whole, index] = [crate::checkpoint::WEIGHTS, crate::checkpoint::INDEX].map(|name| folder.join(name));
+    let before = files_of_weights(folder);
     let shards = shards(weights, most);
-    let remove = |path: &Path| match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(error)),
-        _ => Ok(()),
-    };
-    if let [all] = &shards[..] {
-        write_shard(&whole, all)?;
-        return remove(&index);
-    }
-    let mut map = Map::new();
+    let (mut map, mut written) = (Map::new(), Vec::new());
     for (i, shard) in shards.iter().enumerate() {
-        let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
+        let file = match shards.len() {
+            1 => WEIGHTS.to_owned(),
+            count => format!("model-{:05}-of-{count:05}.safetensors", i + 1),
+        };
         write_shard(&folder.join(&file), shard)?;
         map.extend(shard.iter().map(|(name, _)| ((*name).to_owned(), json!(file))));
+        written.push(file);
     }
-    let size: usize = weights.values().map(|stored| stored.size()).sum();
-    let text = json!({"metadata": {"total_size": size}, "weight_map": map});
-    write_aside(&index, format!("{text:#}\n").as_bytes())?;
-    remove(&whole)
+    if shards.len() > 1 {
+        let size: usize = weights.values().map(|stored| stored.size()).sum();
+        let text = json!({"metadata": {"total_size": size}, "weight_map": map});
+        write_aside(&folder.join(INDEX), format!("{text:#}\n").as_bytes())?;
+        written.push(INDEX.to_owned());
+    }
+    before.iter().filter(|name| !written.contains(name)).try_for_each(|name| remove(&folder.join(name)))
+}
+
+/// The safetensors files that a folder has of a model: one, or an index, what it lists, and all that are named like a part of a model.
+pub(crate) fn files_of_weights(folder: &Path) -> BTreeSet<String> {
+    let mut files = BTreeSet::from([WEIGHTS, INDEX].map(str::to_owned));
+    let listed = read(&folder.join(INDEX)).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    let listed = listed.as_ref().and_then(|index| index["weight_map"].as_object()).into_iter().flat_map(Map::values);
+    let inside = |name: &&str| Path::new(name).file_name().is_some_and(|file| file == *name);
+    files
+        .extend(listed.filter_map(Value::as_str).filter(inside).filter(|name| name.ends_with(".safetensors")).map(str::to_owned));
+    let names =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    files.extend(names.filter(|name| is_part(name, "model-", ".safetensors")));
+    files
+}
+
+/// Whether a name is that of one of several files: `model-00001-of-00002.safetensors`.
+fn is_part(name: &str, begin: &str, end: &str) -> bool {
+    let numbers = name.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).and_then(|rest| rest.split_once("-of-"));
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    numbers.is_some_and(|(first, second)| number(first) && number(second))
 }
 
 type Shard<'s, 'w> = Vec<(&'s str, &'s Stored<'w>)>;

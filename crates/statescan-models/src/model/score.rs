@@ -7,10 +7,10 @@ use statescan::Exec;
 use std::ops::Range;
 
 /// Tokens whose logits are there at once.
-const ROWS: usize = 1024;
+pub(crate) const ROWS: usize = 1024;
 
 /// Tokens that are read in parts.
-pub(crate) trait Tokens {
+pub(crate) trait Tokens: Sync {
     fn len(&self) -> usize;
     fn part(&self, range: Range<usize>) -> Vec<u32>;
 }
@@ -26,12 +26,12 @@ impl Tokens for [u32] {
 }
 
 /// Some of the tokens of something.
-pub(crate) struct Part<'p, T> {
+pub(crate) struct Part<'p, T: ?Sized> {
     pub(crate) of: &'p T,
     pub(crate) range: Range<usize>,
 }
 
-impl<T: Tokens> Tokens for Part<'_, T> {
+impl<T: Tokens + ?Sized> Tokens for Part<'_, T> {
     fn len(&self) -> usize {
         self.range.len()
     }
@@ -56,14 +56,17 @@ impl Model {
     /// As [`Model::bits_per_token`].
     pub fn score(&self, exec: &Exec, tokens: &[u32], mut progress: impl FnMut(usize)) -> Result<f64> {
         self.check_tokens(exec, tokens)?;
-        self.bits_per_token_with(exec, tokens, &mut progress)
+        self.bits_per_token_with(exec, tokens, &mut |read| {
+            progress(read);
+            true
+        })
     }
 
     pub(crate) fn bits_per_token_with<T: Tokens + ?Sized>(
         &self,
         exec: &Exec,
         tokens: &T,
-        progress: &mut dyn FnMut(usize),
+        progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<f64> {
         let mut state = self.state();
         bits_per_token(self.config.vocab, tokens, |part| self.forward_from(exec, part, &mut state), progress)
@@ -85,21 +88,28 @@ impl DeviceModel {
     /// As [`DeviceModel::bits_per_token`].
     pub fn score(&self, tokens: &[u32], mut progress: impl FnMut(usize)) -> Result<f64> {
         self.config().check_tokens(tokens)?;
-        self.bits_per_token_with(tokens, &mut progress)
+        self.bits_per_token_with(tokens, &mut |read| {
+            progress(read);
+            true
+        })
     }
 
-    pub(crate) fn bits_per_token_with<T: Tokens + ?Sized>(&self, tokens: &T, progress: &mut dyn FnMut(usize)) -> Result<f64> {
+    pub(crate) fn bits_per_token_with<T: Tokens + ?Sized>(
+        &self,
+        tokens: &T,
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<f64> {
         let mut state = self.state(1)?;
         bits_per_token(self.config().vocab, tokens, |part| self.forward_from(part, &mut state), progress)
     }
 }
 
-/// `logits` gives those after every token of the next part.
+/// `logits` gives those after every token of the next part, `progress` whether to go on.
 fn bits_per_token<T: Tokens + ?Sized>(
     vocab: usize,
     tokens: &T,
     mut logits: impl FnMut(&[u32]) -> Result<Vec<f32>>,
-    progress: &mut dyn FnMut(usize),
+    progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<f64> {
     if tokens.len() < 2 {
         return Err(Error::NothingToGuess { got: tokens.len() });
@@ -111,7 +121,9 @@ fn bits_per_token<T: Tokens + ?Sized>(
         let logits = logits(&part[..end - start])?;
         let rows = logits.chunks_exact(vocab).zip(&part[1..]);
         sum += rows.map(|(row, &token)| surprise(row, token as usize)).sum::<f64>();
-        progress(end);
+        if !progress(end) {
+            return Err(Error::Interrupted);
+        }
     }
     Ok(sum / last as f64)
 }

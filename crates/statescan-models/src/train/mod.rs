@@ -2,23 +2,26 @@
 
 mod corpus;
 mod evaluate;
+mod lora;
 mod optimizer;
 mod options;
 mod saved;
 
 use crate::config::Config;
-use crate::device::{DeviceTraining, Downloaded};
+use crate::device::{DeviceModel, DeviceTraining, Downloaded};
 use crate::error::{Error, Result};
 use crate::initial::initial;
 use crate::memory;
 use crate::model::Model;
 use crate::model::gradients::Dropout;
-use crate::model::score::Tokens;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors, zeros_like};
-use corpus::Corpus;
+pub use corpus::Corpus;
+use lora::Adapted;
+pub use lora::Lora;
 use optimizer::Moments;
 pub use options::Options;
+use serde_json::{Map, Value};
 use statescan::{DType, Device, Exec};
 use std::borrow::Cow;
 
@@ -30,55 +33,59 @@ const VOCAB: usize = 256;
 pub struct Trainer {
     options: Options,
     config: Config,
+    /// What the `config.json` of the model that it began with says, also where that means nothing here.
+    settings: Map<String, Value>,
+    /// What is learned: the weights of the model, or the matrices that its projections move by.
     weights: Tensors,
+    /// The model that stays as it was, where matrices are learned.
+    adapted: Option<Adapted>,
     moments: Moments,
     losses: Vec<f32>,
-    /// What the held-out set took after some steps.
+    /// What the held-out set took after some steps, and the least.
     evaluations: Vec<(usize, f32)>,
+    best: Option<(usize, f32)>,
     corpus: Corpus,
+    /// By the weights of the model.
     gradients: Tensors,
     /// Where the latest steps were on a GPU: weights and moments as they are now.
     on_device: Option<(Device, DeviceTraining)>,
 }
 
 impl Trainer {
-    /// A Mamba with random weights, to learn all but the last tenth of the bytes of a text.
+    /// A Mamba with random weights, to learn the bytes of a text.
     ///
     /// # Errors
     /// Options out of range, a text that is too short for a row, more memory than there is.
-    pub fn new(options: Options, text: &[u8]) -> Result<Self> {
+    pub fn new(options: Options, text: impl Into<Corpus>) -> Result<Self> {
+        options.check()?;
         let config = Config::mamba(VOCAB, options.dim, options.layers);
-        Self::begin(options, config, Corpus::Bytes(text.to_vec()), None)
+        Self::begin(options, config, text.into(), None)
     }
 
-    /// A model with random weights and any configuration, which says its width and its blocks, to learn all but the last tenth of tokens.
+    /// A model with random weights and any configuration, which says its width and its blocks, to learn bytes or tokens.
     ///
     /// # Errors
     /// As [`Trainer::new`]; sizes that do not fit together, tokens beyond the vocabulary.
-    pub fn over_tokens(options: Options, config: Config, tokens: Vec<u32>) -> Result<Self> {
+    pub fn of_config(options: Options, config: Config, corpus: impl Into<Corpus>) -> Result<Self> {
         let options = Options { dim: config.dim, layers: config.layers.len(), ..options };
-        Self::begin(options, config, Corpus::Tokens(tokens), None)
+        Self::begin(options, config, corpus.into(), None)
     }
 
-    /// A model that exists, to learn more: all but the last tenth of tokens.
+    /// A model that exists, to learn more tokens.
     ///
     /// # Errors
-    /// As [`Trainer::over_tokens`].
-    pub fn from_model(options: Options, model: &Model, tokens: Vec<u32>) -> Result<Self> {
+    /// As [`Trainer::of_config`].
+    pub fn from_model(options: Options, model: &Model, corpus: impl Into<Corpus>) -> Result<Self> {
         let config = model.config().clone();
         let options = Options { dim: config.dim, layers: config.layers.len(), ..options };
-        Self::begin(options, config, Corpus::Tokens(tokens), Some(model))
+        Self::begin(options, config, corpus.into(), Some(model))
     }
 
     fn begin(options: Options, config: Config, corpus: Corpus, from: Option<&Model>) -> Result<Self> {
         options.check()?;
         config.check()?;
         let corpus = corpus.of(config.vocab);
-        let least = 10 * (options.seqlen + 2);
-        if corpus.len() < least {
-            return Err(Error::TooShort { least, unit: corpus.unit(), got: corpus.len() });
-        }
-        corpus.check(&config)?;
+        corpus.check(&config, options.seqlen)?;
         memory::check("this training", config.training_bytes(options.batch.saturating_mul(options.seqlen)))?;
         let mut random = Random::new(options.seed);
         let first = |(name, shape): (String, Vec<usize>)| {
@@ -88,10 +95,26 @@ impl Trainer {
             };
             (name, Array { shape, data })
         };
-        let weights = config.tensors().into_iter().map(first).collect();
-        let (moments, gradients) = (Moments::new(&weights), zeros_like(&weights));
-        let (losses, evaluations) = (Vec::new(), Vec::new());
-        Ok(Trainer { options, config, weights, moments, losses, evaluations, corpus, gradients, on_device: None })
+        let weights: Tensors = config.tensors().into_iter().map(first).collect();
+        let gradients = zeros_like(&weights);
+        let (weights, adapted) = match options.lora {
+            None => (weights, None),
+            Some(lora) => (Adapted::begin(lora, &weights, &mut random), Some(Adapted { lora, base: weights })),
+        };
+        Ok(Trainer {
+            settings: from.map(|model| model.settings.clone()).unwrap_or_default(),
+            moments: Moments::new(&weights),
+            options,
+            config,
+            weights,
+            adapted,
+            losses: Vec::new(),
+            evaluations: Vec::new(),
+            best: None,
+            corpus,
+            gradients,
+            on_device: None,
+        })
     }
 
     /// Another number of steps in all, so that a training that has ended goes on: from here the learning rate follows the cosine of the new number.
@@ -129,9 +152,24 @@ impl Trainer {
         &self.losses
     }
 
-    /// Number of weights.
+    /// Number of weights of the model.
     pub fn count(&self) -> usize {
+        self.config.weights()
+    }
+
+    /// Number of those that are learned.
+    pub fn learned_count(&self) -> usize {
         self.weights.values().map(|array| array.data.len()).sum()
+    }
+
+    /// The learning rate of the next step.
+    pub fn rate(&self) -> f64 {
+        optimizer::rate(self.losses.len(), &self.options)
+    }
+
+    /// Whether what is held out is the last tenth of the text.
+    pub fn is_divided(&self) -> bool {
+        self.corpus.is_divided()
     }
 
     /// The model as it is now.
@@ -139,11 +177,16 @@ impl Trainer {
     /// # Errors
     /// Weights that are not finite.
     pub fn model(&self) -> Result<Model> {
-        let weights = match &self.on_device {
-            None => Cow::Borrowed(&self.weights),
-            Some((_, training)) => Cow::Owned(training.weights()?),
-        };
-        Model::from_tensors(self.config.clone(), &weights)
+        Model::from_tensors(self.config.clone(), &*self.merged()?)
+    }
+
+    /// The weights of the model as it is now.
+    fn merged(&self) -> Result<Cow<'_, Tensors>> {
+        match (&self.on_device, &self.adapted) {
+            (Some((_, training)), _) => Ok(Cow::Owned(training.weights()?)),
+            (None, Some(adapted)) => Ok(Cow::Owned(adapted.merged(&self.weights)?)),
+            (None, None) => Ok(Cow::Borrowed(&self.weights)),
+        }
     }
 
     /// One step on rows from random places of the text; the loss before it, in bits for a byte or a token. On a GPU weights and moments stay there from step to
@@ -152,20 +195,17 @@ impl Trainer {
     /// # Errors
     /// Weights that have become infinite; errors of the device.
     pub fn step(&mut self, exec: &Exec) -> Result<f64> {
-        let (step, rows) = (self.losses.len(), self.rows(self.losses.len()));
-        let Options { seqlen, dropout, seed, clip, .. } = self.options;
-        let dropout = Dropout { share: dropout, seed: seed ^ ((step as u64 + 1) << 20) };
-        self.move_to(exec)?;
+        let (step, Options { seqlen, clip, accumulate, .. }) = (self.losses.len(), self.options.clone());
+        // what a device moves is the weights of a model, by the gradient of one batch
+        let there = exec.device() != Device::Cpu && self.adapted.is_none() && accumulate == 1;
+        self.move_to(if there { exec.device() } else { Device::Cpu }, exec)?;
+        let (rows, dropout) = self.batch(step);
         let loss = match &mut self.on_device {
             Some((_, training)) => {
                 let by = optimizer::on_device(step, &self.options);
                 training.step_with_dropout(&rows, seqlen, dropout, clip, by)?
             }
-            None => {
-                let loss = self.model()?.loss_with_dropout(exec, &rows, seqlen, dropout, &mut self.gradients)?;
-                self.moments.step(&mut self.weights, &mut self.gradients, step, &self.options);
-                loss
-            }
+            None => self.step_on_host(exec, step)?,
         };
         if !loss.is_finite() {
             return Err(Error::Diverged { step: step + 1, got: loss, rate: self.options.rate });
@@ -175,31 +215,92 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// Takes weights and moments to where an executor computes.
-    fn move_to(&mut self, exec: &Exec) -> Result<()> {
-        if self.on_device.as_ref().is_some_and(|(own, _)| *own == exec.device()) {
+    /// A step by gradients that come to the host, wherever they are computed.
+    fn step_on_host(&mut self, exec: &Exec, step: usize) -> Result<f64> {
+        let (model, Options { seqlen, accumulate, .. }) = (self.model()?, self.options.clone());
+        let device = match exec.device() {
+            Device::Cpu => None,
+            _ => Some(DeviceModel::new(exec, &model, None)?),
+        };
+        let (mut loss, mut sum) = (0.0, Tensors::new());
+        if self.adapted.is_some() || accumulate > 1 {
+            sum = zeros_like(&self.weights);
+        }
+        for batch in step * accumulate..(step + 1) * accumulate {
+            let (rows, dropout) = self.batch(batch);
+            loss += match &device {
+                None => model.loss_with_dropout(exec, &rows, seqlen, dropout, &mut self.gradients)?,
+                Some(device) => device.loss_with_dropout(&rows, seqlen, dropout, &mut self.gradients)?,
+            };
+            match &self.adapted {
+                Some(adapted) => adapted.add_gradients(&self.gradients, &self.weights, &mut sum)?,
+                None => sum.values_mut().zip(self.gradients.values()).for_each(|(sum, more)| sum.add(more)),
+            }
+        }
+        let gradients = if sum.is_empty() { &mut self.gradients } else { &mut sum };
+        let share = 1.0 / accumulate as f32;
+        if accumulate > 1 {
+            gradients.values_mut().flat_map(|array| &mut array.data).for_each(|g| *g *= share);
+        }
+        self.moments.step(&mut self.weights, gradients, step, &self.options);
+        Ok(loss / accumulate as f64)
+    }
+
+    /// Takes weights and moments to a device, that of the executor or the host.
+    fn move_to(&mut self, device: Device, exec: &Exec) -> Result<()> {
+        if self.on_device.as_ref().is_some_and(|(own, _)| *own == device) {
             return Ok(());
         }
         if let Some((_, training)) = &self.on_device {
             let Downloaded { weights, first, second } = training.download()?;
             (self.weights, self.moments, self.on_device) = (weights, Moments { first, second }, None);
         }
-        if exec.device() != Device::Cpu {
+        if device != Device::Cpu {
             let means = [&self.moments.first, &self.moments.second];
             let training = DeviceTraining::from_parts(exec, &self.config, DType::F32, &self.weights, means)?;
-            self.on_device = Some((exec.device(), training));
+            self.on_device = Some((device, training));
         }
         Ok(())
     }
 
-    /// The rows of a step, each with the byte behind it.
-    fn rows(&self, step: usize) -> Vec<u32> {
-        let (mut random, len) = (Random::new(self.options.seed ^ ((step as u64 + 1) << 20)), self.options.seqlen + 1);
+    /// The rows of a batch, each with the token behind it, and its zeros.
+    fn batch(&self, batch: usize) -> (Vec<u32>, Dropout) {
+        let Options { seqlen, dropout: share, seed, .. } = self.options;
+        let seed = seed ^ ((batch as u64 + 1) << 20);
+        let (mut random, len) = (Random::new(seed), seqlen + 1);
         let learned = self.corpus.learned();
         let row = |_| {
             let start = (random.bits() % (learned.len() - len + 1) as u64) as usize;
             self.corpus.part(start..start + len)
         };
-        (0..self.options.batch).flat_map(row).collect()
+        ((0..self.options.batch).flat_map(row).collect(), Dropout { share, seed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_takes_the_mean_of_the_batches_that_it_adds_up() {
+        let options =
+            Options { dim: 8, layers: 1, batch: 2, seqlen: 16, steps: 9, accumulate: 3, clip: 1e9, ..Options::default() };
+        let text: Vec<u8> = (0..2000u32).map(|i| (i * i % 251) as u8).collect();
+        let (exec, mut trainer) = (Exec::cpu(1), Trainer::new(options, text).unwrap());
+        let (model, mut of_batch, mut sum, mut loss) =
+            (trainer.model().unwrap(), zeros_like(&trainer.weights), zeros_like(&trainer.weights), 0.0);
+        for batch in 0..3 {
+            let (rows, dropout) = trainer.batch(batch);
+            loss += model.loss_with_dropout(&exec, &rows, 16, dropout, &mut of_batch).unwrap() / 3.0;
+            sum.values_mut().zip(of_batch.values()).for_each(|(sum, more)| sum.add(more));
+        }
+        assert!((trainer.step(&exec).unwrap() * std::f64::consts::LN_2 - loss).abs() < 1e-9);
+        for (name, sum) in &sum {
+            // the first mean is a tenth of the first gradient
+            for (got, sum) in trainer.moments.first[name].data.iter().zip(&sum.data) {
+                assert!((got - 0.1 * sum / 3.0).abs() < 1e-6 * (1.0 + sum.abs()), "{name}: {got} beside {sum}");
+            }
+        }
+        assert_ne!(trainer.batch(0).0, trainer.batch(3).0);
     }
 }

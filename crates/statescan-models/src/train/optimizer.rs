@@ -54,7 +54,7 @@ pub(super) fn on_device(step: usize, options: &Options) -> AdamW {
 
 /// The learning rate of a step.
 pub(super) fn rate(step: usize, options: &Options) -> f64 {
-    let rise = (options.steps / 20).max(1);
+    let rise = options.warmup.unwrap_or(options.steps / 20).max(1);
     if step < rise {
         return options.rate * (step + 1) as f64 / rise as f64;
     }

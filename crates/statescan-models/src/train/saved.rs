@@ -2,13 +2,15 @@
 
 use super::corpus::Corpus;
 use super::{Options, Trainer, VOCAB};
-use crate::config::Config;
+use crate::checkpoint::WEIGHTS;
+use crate::config::{Config, save_json};
 use crate::device::Downloaded;
 use crate::error::{Error, Result};
-use crate::files::{make_folder, read, write_aside};
+use crate::files::{make_folder, read, remove, write_aside};
+use crate::model::save::{files_of_weights, settings};
 use crate::tensors::{Array, Tensors, check_tensor, from_file, to_bytes};
 use safetensors::SafeTensors;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use statescan::DType;
 use std::collections::HashMap;
 use std::path::Path;
@@ -31,43 +33,54 @@ impl Trainer {
             None => [&self.weights, &self.moments.first, &self.moments.second],
             Some(Downloaded { weights, first, second }) => [weights, first, second],
         };
-        let groups = [("weights.", weights), ("first.", first), ("second.", second), ("", &losses)];
+        let none = Tensors::new();
+        let base = self.adapted.as_ref().map_or(&none, |adapted| &adapted.base);
+        let groups = [("weights.", weights), ("first.", first), ("second.", second), ("base.", base), ("", &losses)];
+        let settings = settings(self.settings.clone(), &self.config, Some(self.options.dtype))?;
         let about = json!({
             "options": self.options.to_json(),
-            "config": self.config.to_json()?,
+            "config": settings,
             "text": self.corpus.mark(),
             "steps": self.losses.len(),
             "evaluations": self.evaluations,
+            "best": self.best,
         });
         let metadata = HashMap::from([("training".to_owned(), about.to_string())]);
         write_aside(&folder.join(FILE), &to_bytes(&groups, DType::F32, Some(metadata))?)?;
-        let model = to_bytes(&[("", weights)], self.options.dtype, None)?;
-        write_aside(&folder.join("model.safetensors"), &model)?;
-        self.config.save(folder)
+        match &self.adapted {
+            None => self.write_model(folder, weights, settings),
+            Some(adapted) => self.write_model(folder, &adapted.merged(weights)?, settings),
+        }
+    }
+
+    /// Writes the model alone as it is now, `config.json` and `model.safetensors`.
+    ///
+    /// # Errors
+    /// If the folder or a file cannot be written.
+    pub fn save_model(&self, folder: impl AsRef<Path>) -> Result<()> {
+        make_folder(folder.as_ref())?;
+        let settings = settings(self.settings.clone(), &self.config, Some(self.options.dtype))?;
+        self.write_model(folder.as_ref(), &*self.merged()?, settings)
+    }
+
+    fn write_model(&self, folder: &Path, weights: &Tensors, settings: Map<String, Value>) -> Result<()> {
+        let (before, model) = (files_of_weights(folder), to_bytes(&[("", weights)], self.options.dtype, None)?);
+        write_aside(&folder.join(WEIGHTS), &model)?;
+        before.iter().filter(|name| *name != WEIGHTS).try_for_each(|name| remove(&folder.join(name)))?;
+        save_json(folder, settings)
     }
 
     /// Goes on from a folder that [`Trainer::save`] wrote, with the same text.
     ///
     /// # Errors
     /// If there is no such folder, or the text is another; a file that does not have what it says.
-    pub fn resume(folder: impl AsRef<Path>, text: &[u8]) -> Result<Self> {
-        Self::go_on(folder.as_ref(), Corpus::Bytes(text.to_vec()))
-    }
-
-    /// The same for a training over tokens.
-    ///
-    /// # Errors
-    /// As [`Trainer::resume`].
-    pub fn resume_tokens(folder: impl AsRef<Path>, tokens: Vec<u32>) -> Result<Self> {
-        Self::go_on(folder.as_ref(), Corpus::Tokens(tokens))
-    }
-
-    fn go_on(folder: &Path, corpus: Corpus) -> Result<Self> {
+    pub fn resume(folder: impl AsRef<Path>, corpus: impl Into<Corpus>) -> Result<Self> {
+        let (folder, corpus) = (folder.as_ref(), corpus.into());
         let path = folder.join(FILE);
         let bytes = read(&path)?;
         let format = |why: String| Error::Format { path: path.clone(), expected: "a saved training", why };
         let file = SafeTensors::deserialize(&bytes).map_err(|error| format(error.to_string()))?;
-        let About { options, config, text, steps, evaluations } = About::read(&path, &bytes)?;
+        let About { options, config, settings, text, steps, evaluations, best } = About::read(&path, &bytes)?;
         let corpus = corpus.of(config.vocab);
         if text != corpus.mark() {
             return Err(format("it was trained on another text".into()));
@@ -76,17 +89,21 @@ impl Trainer {
         if config.layers.len() > file.len() {
             return Err(Error::Missing { path, tensor: format!("weights.{}", config.norm(config.layers.len() - 1)) });
         }
+        let model = if options.lora.is_some() { "base." } else { "weights." };
         for (name, shape) in config.tensors() {
-            check_tensor(&file, &path, &format!("weights.{name}"), &shape)?;
+            check_tensor(&file, &path, &format!("{model}{name}"), &shape)?;
         }
         let mut trainer = Trainer::begin(options, config, corpus, None)?;
         let losses = Array { shape: vec![steps], data: Vec::new() };
         let like = Tensors::from([("losses".to_owned(), losses)]);
         trainer.losses = from_file(&file, &path, "", &like)?.remove("losses").map(|array| array.data).unwrap_or_default();
-        trainer.weights = from_file(&file, &path, "weights.", &trainer.gradients)?;
-        trainer.moments.first = from_file(&file, &path, "first.", &trainer.gradients)?;
-        trainer.moments.second = from_file(&file, &path, "second.", &trainer.gradients)?;
-        trainer.evaluations = evaluations;
+        let [weights, first, second] =
+            ["weights.", "first.", "second."].map(|prefix| from_file(&file, &path, prefix, &trainer.weights));
+        (trainer.weights, trainer.moments.first, trainer.moments.second) = (weights?, first?, second?);
+        if let Some(adapted) = &mut trainer.adapted {
+            adapted.base = from_file(&file, &path, "base.", &trainer.gradients)?;
+        }
+        (trainer.evaluations, trainer.best, trainer.settings) = (evaluations, best, settings);
         Ok(trainer)
     }
 }
@@ -95,9 +112,11 @@ impl Trainer {
 struct About {
     options: Options,
     config: Config,
+    settings: Map<String, Value>,
     text: String,
     steps: usize,
     evaluations: Vec<(usize, f32)>,
+    best: Option<(usize, f32)>,
 }
 
 impl About {
@@ -119,9 +138,11 @@ impl About {
         Ok(About {
             options,
             config,
+            settings: about["config"].as_object().cloned().unwrap_or_default(),
             text: about["text"].as_str().unwrap_or_default().to_owned(),
             steps: steps.ok_or_else(|| format("it does not say its steps".into()))?,
             evaluations: points.iter().filter_map(point).collect(),
+            best: point(&about["best"]),
         })
     }
 }

@@ -372,6 +372,12 @@ fn configurations_that_are_made_can_be_written_and_read() {
     );
     refused_hybrid(|config| config.layers.truncate(5), "`layers` must be pairs of a mixer and a feed-forward layer, got 5");
     refused(Config::mamba(9, 32, 1), |config| config.layers = hybrid_layers(), "`layers` must be of kinds");
+    refused(
+        Config::mamba(9, 32, 1),
+        |config| config.scales.residual = 0.5,
+        "`scales` of this model: it must be 1, but in hybrids",
+    );
+    refused(Config::mamba2(9, 32, 1, 8), |config| config.scales.logits = f32::NAN, "`scales` of this model: it must be 1");
     refused(Config::mamba(9, 32, 1), |config| config.dt_limit = (0.01, 0.5), "`dt_limit` of this model");
     refused(other.clone(), |config| config.mixer_eps = 1e-3, "`mixer_eps` of this model: it must be 1e-5, got 0.001");
     refused(other, |config| config.nheads = 7, "`nheads` must be a divisor of the channels, got 7");

@@ -6,7 +6,7 @@ use statescan::{DType, Exec};
 use statescan_models::kernels::training::AdamW;
 use statescan_models::reference;
 use statescan_models::{
-    Array, DeviceModel, DeviceState, DeviceTraining, Kind, Model, Options, Sampler, Tensors, Trainer, Weight,
+    Array, DeviceModel, DeviceState, DeviceTraining, Kind, Lora, Model, Options, Sampler, Tensors, Trainer, Weight,
 };
 use std::path::Path;
 
@@ -351,25 +351,34 @@ fn training_on_a_gpu_goes_as_on_the_cpu_and_can_change_between_them() {
     let Some(exec) = gpu() else { return };
     let text: Vec<u8> = (0..4000u32).map(|i| b"the way it goes "[(i + i / 100) as usize % 16]).collect();
     let options = Options { dim: 32, layers: 2, batch: 3, seqlen: 40, steps: 12, ..Options::default() };
-    let run = |execs: [&Exec; 2]| {
-        let mut trainer = Trainer::new(options.clone(), &text).unwrap();
+    let run_with = |options: &Options, execs: [&Exec; 2]| {
+        let mut trainer = Trainer::new(options.clone(), text.clone()).unwrap();
         for i in 0..options.steps {
             trainer.step(execs[i * 2 / options.steps]).unwrap();
         }
         (trainer.losses().to_vec(), trainer.held_out(execs[1]).unwrap())
     };
-    let cpu = Exec::cpu(1);
+    let (cpu, run) = (Exec::cpu(1), |execs| run_with(&options, execs));
+    // what the host moves goes by gradients of the device
+    for options in [
+        Options { accumulate: 2, ..options.clone() },
+        Options { lora: Some(Lora { rank: 2, alpha: 4.0 }), rate: 1e-2, ..options.clone() },
+    ] {
+        let (expected, held_out) = run_with(&options, [&cpu, &cpu]);
+        let (losses, guessed) = run_with(&options, [&exec, &exec]);
+        assert!(off(&losses, &expected) < 1e-4 && (guessed - held_out).abs() < 1e-3, "{losses:?} instead of {expected:?}");
+    }
     let (expected, held_out) = run([&cpu, &cpu]);
     for execs in [[&exec, &exec], [&cpu, &exec], [&exec, &cpu]] {
         let (losses, guessed) = run(execs);
         assert!(off(&losses, &expected) < 1e-4, "{losses:?} instead of {expected:?}");
         assert!((guessed - held_out).abs() < 1e-3, "{guessed} instead of {held_out}");
     }
-    let mut trainer = Trainer::new(options.clone(), &text).unwrap();
+    let mut trainer = Trainer::new(options.clone(), text.clone()).unwrap();
     trainer.step(&exec).unwrap();
     let folder = tempfile::tempdir().unwrap();
     trainer.save(folder.path()).unwrap();
-    let mut resumed = Trainer::resume(folder.path(), &text).unwrap();
+    let mut resumed = Trainer::resume(folder.path(), text.clone()).unwrap();
     for _ in 0..3 {
         assert_eq!(trainer.step(&exec).unwrap(), resumed.step(&exec).unwrap(), "the same bits");
     }

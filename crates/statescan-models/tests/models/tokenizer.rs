@@ -50,6 +50,20 @@ fn a_file_that_is_no_tokenizer_is_refused() {
 
 #[cfg(feature = "tokenizers")]
 #[test]
+fn a_library_that_fails_is_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    // a trie of one node that leads beyond itself
+    let json = r#"{"version": "1.0", "added_tokens": [], "post_processor": null, "pre_tokenizer": null, "decoder": null,
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="},
+        "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#;
+    std::fs::write(folder.path().join("tokenizer.json"), json).unwrap();
+    let tokenizer = Tokenizer::load(folder.path());
+    let error = tokenizer.and_then(|tokenizer| tokenizer.encode(b"a")).unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json: the library that reads it has failed: "), "{error}");
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
 fn tokens_of_a_file_become_the_text_again() {
     let folder = tempfile::tempdir().unwrap();
     let json = r#"{"version": "1.0", "added_tokens": [], "normalizer": null, "post_processor": null,
