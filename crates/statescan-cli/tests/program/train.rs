@@ -132,7 +132,7 @@ fn a_training_that_has_ended_is_prolonged_and_a_folder_is_fine_tuned() {
         serde_json::from_str::<serde_json::Value>(&stdout(&output)).unwrap()["bits_per_byte"].as_f64().unwrap()
     };
     assert!((evaluated(&second) - evaluated(&first)).abs() < 0.5, "it begins where the folder ends");
-    refused(&[&learn, "--from", text(&folder.path().join("none"))], "config.json: No such file");
+    refused(&[&learn, "--from", text(&folder.path().join("none"))], "none: there is no such folder");
     let (kept, same) = (weights(&first), first.join("..").join("first"));
     refused(&[&learn, "--from", text(&first), "--save", text(&same), "--force"], "--save must be another folder than --from");
     assert!(weights(&first) == kept && first.join("generation_config.json").exists(), "nothing is written or removed");
