@@ -1,16 +1,18 @@
 //! What the benchmarks measure: every pass of every operation at one small shape, with the arguments that a model would give.
 
 pub mod targets;
+mod varied;
 
 use statescan::Exec;
 use statescan::ops::Operation;
+use statescan::ops::signature::Hardest;
 use statescan_cases::Result;
 use statescan_cases::measure::measured::Measured;
 use statescan_cases::ops;
 use statescan_cases::samples;
 use statescan_cases::sizes::Sizes;
 use statescan_cases::work;
-use targets::Variation;
+use varied::varied;
 
 /// One pass of one operation.
 #[derive(Clone)]
@@ -20,7 +22,8 @@ pub struct Case {
     backward: bool,
     /// What sets it apart where a pass has several cases.
     detail: &'static str,
-    variation: Variation,
+    /// What changes its call ([`varied`]).
+    word: Option<&'static str>,
 }
 
 /// A case with its arguments and memory.
@@ -33,12 +36,10 @@ pub struct Prepared {
 pub fn all() -> Vec<Case> {
     let passes = |op: &'static Operation| {
         let sizes = Sizes::of(op.signature.facts.small);
-        let forward = Case { op, sizes: sizes.clone(), backward: false, detail: "", variation: Variation::Plain };
+        let forward = Case { op, sizes, backward: false, detail: "", word: None };
         let backward = op.signature.differentiable.then_some(Case { backward: true, ..forward.clone() });
-        // few channels have no partial sums over ranges of them
-        let sizes = Sizes::of(&[('B', 1), ('D', 320), ('L', 256), ('N', 16)]);
-        let many = Case { sizes, backward: true, detail: ", many channels", ..forward.clone() };
-        let many = (op.signature.name == "selective_scan").then_some(many);
+        let of_many = |sizes| Case { sizes: Sizes::of(sizes), backward: true, detail: ", many channels", ..forward.clone() };
+        let many = op.signature.facts.many_channels.map(of_many);
         [Some(forward), backward, many]
     };
     ops::all().flat_map(passes).flatten().collect()
@@ -54,17 +55,15 @@ pub struct OtherNumbers {
     pub most: f64,
 }
 
-/// Passes with strong decays or large inputs. Matrices of decays (SSD) and states with constant ones (S5) cost the same whatever
-/// they hold. Where each step has its own exponential, one that may leave the range of f32 takes nineteen instructions instead of ten.
+/// Passes with the numbers that cost the most. Matrices of decays (SSD) and states with constant ones (S5) cost the same whatever they hold.
 pub fn of_other_numbers() -> Vec<OtherNumbers> {
     let with = |usual: Case| {
-        let (variation, detail, most) = match usual.op() {
-            "ssd" | "simplified_scan" => (Variation::Strong, ", strong decays", 1.03),
-            "selective_scan" => (Variation::Strong, ", strong decays", 1.5),
-            "causal_conv1d" => (Variation::Large, ", large inputs", 1.25),
-            _ => return None,
+        let (numbers, most) = usual.op.signature.facts.hardest?;
+        let (word, detail) = match numbers {
+            Hardest::StrongDecays => (Some("strong"), ", strong decays"),
+            Hardest::LargeInputs => (Some("large"), ", large inputs"),
         };
-        usual.detail.is_empty().then(|| OtherNumbers { case: Case { variation, detail, ..usual.clone() }, usual, most })
+        usual.detail.is_empty().then(|| OtherNumbers { case: Case { word, detail, ..usual.clone() }, usual, most })
     };
     all().into_iter().filter_map(with).collect()
 }
@@ -111,7 +110,8 @@ impl Case {
     }
 
     fn measured(&self) -> Result<Measured> {
-        Measured::new(self.variation.apply(samples::random(self.op, &self.sizes, statescan::DType::F32)?)?)
+        let usual = samples::random(self.op, &self.sizes, statescan::DType::F32)?;
+        Measured::new(self.word.into_iter().try_fold(usual, varied)?)
     }
 }
 

@@ -135,6 +135,11 @@ impl Call {
         self.inputs.iter().any(|i| i.argument.role == Role::Index)
     }
 
+    /// Whether every number of its arguments is finite.
+    pub fn is_finite(&self) -> bool {
+        self.inputs.iter().all(|input| input.buffer.to_dense().data().iter().all(|number| number.is_finite()))
+    }
+
     /// The size of each letter, from the first argument that has it.
     pub fn sizes(&self) -> Sizes {
         let mut sizes = Sizes::default();

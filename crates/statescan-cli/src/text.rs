@@ -49,7 +49,7 @@ pub(crate) fn comparisons(all: &[Comparison]) -> String {
             match (c.ok, c.skipped) {
                 (false, _) => "FAIL".to_string(),
                 (true, 0) => "ok".to_string(),
-                (true, n) => format!("ok, but {n} elements are NaN in the file"),
+                (true, n) => format!("ok, but {n} elements that are not finite are not compared"),
             },
         ]
     };

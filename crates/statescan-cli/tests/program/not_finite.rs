@@ -23,6 +23,27 @@ fn an_infinite_input_passes_everywhere() {
     }
 }
 
+/// Kernels of SSD spread an infinity of x over its chunk, as their documentation says: these elements are left out, and counted.
+#[test]
+fn an_infinite_input_of_ssd_passes_but_for_its_chunk() {
+    let numbers = |values: [f32; 4]| values.to_vec();
+    let tensors: [(&str, &[usize], Vec<f32>); 6] = [
+        ("in.x", &[1, 4, 1, 1], numbers([1.0, 2.0, INF, 1.0])),
+        ("in.dt", &[1, 4, 1], numbers([1.0; 4])),
+        ("in.A", &[1], vec![0.0]),
+        ("in.B", &[1, 4, 1], numbers([1.0; 4])),
+        ("in.C", &[1, 4, 1], numbers([1.0; 4])),
+        ("out.y", &[1, 4, 1, 1], numbers([1.0, 3.0, INF, INF])),
+    ];
+    let path = tempfile::Builder::new().suffix(".safetensors").tempfile().unwrap();
+    std::fs::write(path.path(), file(Some(r#"{"op": "ssd"}"#), &tensors)).unwrap();
+    for args in [vec!["run", "ssd"], vec!["run", "ssd", "--grad"], vec!["verify"], vec!["verify", "--oracle"]] {
+        let output = statescan(&[&args[..], &[text(path.path())]].concat());
+        let told = stdout(&output).contains("that are not finite are not compared");
+        assert_eq!((status(&output), told), (0, !args.contains(&"--oracle")), "{args:?}: {}", stdout(&output));
+    }
+}
+
 #[test]
 fn a_failure_says_which_element_and_why() {
     let path = scan(&[1.0, 0.0, f32::NAN, 1.0], &[1.0, 0.5, INF, INF]);

@@ -7,7 +7,7 @@
 mod facts;
 mod named;
 
-pub use facts::{Cost, Facts, TensorCores, Terms};
+pub use facts::{Cost, Facts, Hardest, TensorCores, Terms};
 use named::Named;
 use std::borrow::Cow;
 

@@ -102,6 +102,8 @@ operation! {
         independent: &[('B', None), ('D', None)],
         tensor_cores: TensorCores::Never,
         small: &[('B', 1), ('D', 128), ('L', 1024), ('W', 4)],
+        hardest: Some((Hardest::LargeInputs, 1.25)),
+        ..Facts::NONE
     };
     /// The arguments of a causal convolution; see the [module](self) for shapes and types.
     Args;

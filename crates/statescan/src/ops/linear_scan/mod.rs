@@ -75,6 +75,7 @@ operation! {
         independent: &[('B', None), ('E', None), ('F', None), ('D', None)],
         tensor_cores: TensorCores::Never,
         small: &[('B', 1), ('D', 256), ('L', 1024)],
+        ..Facts::NONE
     };
     /// The arguments of a linear scan; see the [module](self) for shapes and types.
     Args;

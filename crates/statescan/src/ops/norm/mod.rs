@@ -105,6 +105,7 @@ operation! {
         independent: &[('B', None)],
         tensor_cores: TensorCores::Never,
         small: &[('B', 2), ('E', 8), ('L', 64), ('D', 8)],
+        ..Facts::NONE
     };
     /// The arguments of a norm; see the [module](self) for shapes and types.
     Args;

@@ -87,6 +87,10 @@ operation! {
         independent: &[('B', None), ('D', Some('G'))],
         tensor_cores: TensorCores::Never,
         small: &[('B', 1), ('D', 128), ('L', 512), ('N', 16)],
+        many_channels: Some(&[('B', 1), ('D', 320), ('L', 256), ('N', 16)]),
+        // an exponential that may leave the range of f32 takes nineteen instructions instead of ten
+        hardest: Some((Hardest::StrongDecays, 1.5)),
+        ..Facts::NONE
     };
     /// The arguments of a selective scan; see the [module](self) for shapes and types.
     Args;

@@ -28,6 +28,15 @@ pub enum TensorCores {
     Always,
 }
 
+/// The numbers of a call that cost a kernel the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hardest {
+    /// Decays that leave nothing of a state within a few steps.
+    StrongDecays,
+    /// Inputs whose sigmoids are zero or one.
+    LargeInputs,
+}
+
 /// The facts of an operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
@@ -43,8 +52,15 @@ pub struct Facts {
     pub independent: &'static [(char, Option<char>)],
     /// Where matrices are multiplied with fewer bits.
     pub tensor_cores: TensorCores,
-    /// A call that caches hold.
+    /// Sizes of a call that fits into the caches.
     pub small: &'static [(char, usize)],
+    /// Sizes of another one, whose backward pass has partial sums over ranges of channels where that of the small one has none.
+    pub many_channels: Option<&'static [(char, usize)]>,
+    /// The numbers that cost a kernel on the CPU the most instructions, and how many times as many as usual ones they may cost.
+    pub hardest: Option<(Hardest, f64)>,
+    /// Whether steps are computed a chunk at a time by products of matrices, whose zeros multiply what is not finite: an infinity or a NaN then
+    /// reaches other steps of its chunk.
+    pub chunked: bool,
 }
 
 impl Facts {
@@ -57,5 +73,8 @@ impl Facts {
         independent: &[],
         tensor_cores: TensorCores::Never,
         small: &[],
+        many_channels: None,
+        hardest: None,
+        chunked: false,
     };
 }

@@ -86,6 +86,8 @@ operation! {
         independent: &[('B', None)],
         tensor_cores: TensorCores::Tf32,
         small: &[('B', 1), ('H', 64), ('P', 64), ('L', 512)],
+        hardest: Some((Hardest::StrongDecays, 1.03)),
+        ..Facts::NONE
     };
     /// The arguments of a simplified scan; see the [module](self) for shapes and types.
     Args;
@@ -152,6 +154,7 @@ pub static INNER: Signature = Signature {
     facts: Facts {
         forward: Cost { flops: &[(14.0, "BPL"), (8.0, "BPLH")], ..TABLE.facts.forward },
         backward: Cost { flops: &[(50.0, "BPL"), (20.0, "BPLH")], ..TABLE.facts.backward },
+        hardest: None,
         ..TABLE.facts
     },
     ..TABLE

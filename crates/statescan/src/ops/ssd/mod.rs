@@ -33,7 +33,8 @@
 //! `<C[i], B[j]>` is shared by the heads of a group, and `C S` and `B^T (..)` are one product for several heads. Only differences of `cs`
 //! with i >= j are exponentiated, and `cs` is kept as an unevaluated sum of two numbers, so that a difference is right to the last digit
 //! however far the sum has run. A decay below 1e-30 (1e-243 in `f64`) within a chunk counts as 0: it would only bring denormal numbers.
-//! A NaN or an infinity in `x` also reaches the earlier steps of its own chunk, in its own column of its own head and nowhere else.
+//! Zeros of `M` multiply what is not finite: a NaN or an infinity in `x` also reaches the earlier steps of its own chunk, in its own column of its
+//! own head and nowhere else, and gradients in its own row and head.
 //!
 //! **Backward.** With `p` the gradient of `y` before the gate, `R` that of `S'`, and `E[i,j] = <p[i], x[j]>`,
 //!
@@ -99,6 +100,9 @@ operation! {
         independent: &[('B', None), ('H', Some('G')), ('P', None)],
         tensor_cores: TensorCores::Always,
         small: &[('B', 1), ('L', 256), ('H', 4), ('P', 64), ('N', 64)],
+        hardest: Some((Hardest::StrongDecays, 1.03)),
+        chunked: true,
+        ..Facts::NONE
     };
     /// The arguments of SSD; see the [module](self) for shapes and types.
     Args;

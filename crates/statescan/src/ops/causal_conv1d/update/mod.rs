@@ -55,6 +55,7 @@ step! {
         independent: &[('B', Some('S')), ('D', None)],
         tensor_cores: TensorCores::Never,
         small: &[('B', 1), ('D', 1024), ('W', 4), ('M', 3)],
+        ..Facts::NONE
     };
     /// The arguments of [`update`]; see the [module](self) for what they mean.
     Args;

@@ -173,7 +173,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             let at = vector * width;
             let (x, dt, dout) = (x.load(simd, at), own.dt.load(simd, at), own.p.load(simd, at));
             let (by_u, mut by_dt) = (lanes.summed(simd, walked.du, vector), lanes.summed(simd, walked.ddt, vector));
-            let mut by_x = dout * skip;
+            let mut by_x = if problem.d.is_some() { dout * skip } else { V::constant(simd, 0.0) };
             if scaled {
                 by_x = by_u.mul_add(dt, by_x);
                 by_dt = by_u.mul_add(x, by_dt);

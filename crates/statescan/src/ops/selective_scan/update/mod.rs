@@ -75,6 +75,7 @@ step! {
         independent: &[('B', Some('S')), ('D', Some('G')), ('H', Some('G')), ('P', None)],
         tensor_cores: TensorCores::Never,
         small: &[('B', 1), ('D', 1024), ('N', 16)],
+        ..Facts::NONE
     };
     /// The arguments of a step; see the [module](self) for shapes and types.
     Args;

@@ -63,6 +63,7 @@ step! {
         independent: &[('B', Some('S'))],
         tensor_cores: TensorCores::Never,
         small: &[('B', 1), ('H', 64), ('P', 64)],
+        ..Facts::NONE
     };
     /// The arguments of a step; see the [module](self) for shapes and types.
     Args;
