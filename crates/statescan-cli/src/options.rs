@@ -1,41 +1,23 @@
-//! Options of the operations, on the command line.
+//! Options of the operations, on the command line: a flag for each that a signature has.
 
 use crate::error::{Error, Result};
-use clap::Args;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Value, json};
-use statescan_cases::ops::Options;
+use statescan::ops::signature::{Choice, Setting};
+use statescan_cases::ops::{self, Options};
 
 /// Options of the operations; they override those in a file.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Options of the operation")]
 pub struct OptionArgs {
-    /// Send dt through softplus after the bias
-    #[arg(long)]
-    pub dt_softplus: bool,
-    /// Lowest and highest step
-    #[arg(long, value_name = "LOW,HIGH", allow_hyphen_values = true)]
-    pub dt_limit: Option<String>,
-    /// mamba, zoh, bilinear or dirac
-    #[arg(long, value_name = "NAME")]
-    pub discretization: Option<String>,
-    /// Scan from the last step to the first
-    #[arg(long)]
-    pub reverse: bool,
-    /// Steps in a chunk (a hint)
-    #[arg(long, value_name = "N")]
-    pub chunk_size: Option<u64>,
-    /// Whether the states stand for conjugate pairs
-    #[arg(long, value_name = "true|false")]
-    pub conj_sym: Option<bool>,
-    /// none or silu
-    #[arg(long, value_name = "NAME")]
-    pub activation: Option<String>,
+    #[command(flatten)]
+    settings: SettingArgs,
     /// Arguments that are complex, stored with a trailing axis of 2
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub complex: Vec<String>,
     /// Any option by its name in the metadata
     #[arg(long = "set", value_name = "NAME=JSON")]
-    pub set: Vec<String>,
+    set: Vec<String>,
 }
 
 impl OptionArgs {
@@ -44,38 +26,76 @@ impl OptionArgs {
     /// # Errors
     /// A value that is not what the option takes.
     pub fn options(&self) -> Result<Options> {
-        let mut options = Options::new();
-        let mut put = |name: &str, value: Value| options.insert(name.to_string(), value);
-        if self.dt_softplus {
-            put("dt_softplus", json!(true));
-        }
-        if self.reverse {
-            put("reverse", json!(true));
-        }
-        if let Some(text) = &self.dt_limit {
-            let ends: Vec<&str> = text.split(',').map(str::trim).collect();
-            if ends.len() != 2 || ends.iter().any(|end| end.parse::<f64>().is_err()) {
-                return Err(Error::Usage { option: "--dt-limit", expected: "two numbers, LOW,HIGH", got: text.clone() });
-            }
-            put("dt_limit", json!(ends));
-        }
-        let words = [("discretization", &self.discretization), ("activation", &self.activation)];
-        for (name, word) in words {
-            if let Some(word) = word {
-                put(name, json!(word));
-            }
-        }
-        if let Some(n) = self.chunk_size {
-            put("chunk_size", json!(n));
-        }
-        if let Some(flag) = self.conj_sym {
-            put("conj_sym", json!(flag));
-        }
+        let mut options = self.settings.0.clone();
         for text in &self.set {
             let bad = || Error::Usage { option: "--set", expected: "NAME=JSON", got: text.clone() };
             let (name, value) = text.split_once('=').ok_or_else(bad)?;
-            put(name, serde_json::from_str(value).map_err(|_| bad())?);
+            options.insert(name.to_string(), serde_json::from_str(value).map_err(|_| bad())?);
         }
         Ok(options)
+    }
+}
+
+/// The options that have flags.
+#[derive(Debug, Clone, Default)]
+struct SettingArgs(Options);
+
+/// The options of all operations, each once.
+fn settings() -> Vec<&'static Setting> {
+    let mut all: Vec<&Setting> = Vec::new();
+    for setting in ops::all().flat_map(|op| op.signature.settings) {
+        if !all.iter().any(|known| known.name == setting.name) {
+            all.push(setting);
+        }
+    }
+    all
+}
+
+/// The flag of an option; what it is given is looked at where options of files are.
+fn flag(setting: &'static Setting) -> Arg {
+    let of: Vec<_> = ops::all().filter(|op| op.signature.setting(setting.name).is_some()).map(|op| op.signature.name).collect();
+    let arg = Arg::new(setting.name).long(setting.name.replace('_', "-")).help(format!("Of {}", of.join(", ")));
+    match setting.choice {
+        Choice::Flag(false) => arg.action(ArgAction::SetTrue),
+        Choice::Flag(true) => arg.value_name("true|false"),
+        Choice::Number(_) | Choice::Count(_) => arg.value_name("N").allow_hyphen_values(true),
+        Choice::Interval => arg.value_name("LOW,HIGH").allow_hyphen_values(true),
+        Choice::Word(words, _) => arg.value_name(words.join("|")),
+    }
+}
+
+/// What an option is given as a file would have it: JSON, or a word.
+fn value(setting: &Setting, text: &str) -> Value {
+    match setting.choice {
+        Choice::Interval => json!(text.split(',').map(str::trim).collect::<Vec<_>>()),
+        _ => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+    }
+}
+
+impl Args for SettingArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(settings().into_iter().map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |setting: &Setting| {
+            let value = match setting.choice {
+                Choice::Flag(false) => matches.get_flag(setting.name).then(|| json!(true)),
+                _ => matches.get_one::<String>(setting.name).map(|text| value(setting, text)),
+            };
+            Some((setting.name.to_string(), value?))
+        };
+        Ok(SettingArgs(settings().into_iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }

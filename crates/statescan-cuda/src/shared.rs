@@ -2,43 +2,24 @@
 
 use super::Config;
 
-/// The most constants of a layout; plans lay out many, and allocate nothing for it.
-const MOST: usize = 12;
-
 /// Dynamic shared memory of a block: arrays side by side.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharedMemory {
-    places: [(&'static str, usize); MOST],
-    count: usize,
+    places: Vec<(&'static str, usize)>,
     len: usize,
 }
 
 impl SharedMemory {
     /// Adds an array of so many bytes behind the others; `name` is the constant for where it begins. An array without bytes has its constant, too.
-    ///
-    /// # Panics
-    /// If the layout has twelve constants already.
     pub fn array(mut self, name: &'static str, bytes: usize) -> Self {
-        self.add(name);
+        self.places.push((name, self.len));
         self.len += bytes;
         self
     }
 
-    fn add(&mut self, name: &'static str) {
-        self.places[self.count] = (name, self.len);
-        self.count += 1;
-    }
-
-    fn places(&self) -> &[(&'static str, usize)] {
-        &self.places[..self.count]
-    }
-
     /// Repeats all arrays `count` times, with a constant for the distance from one copy to the next: arrays have their places in the first copy.
-    ///
-    /// # Panics
-    /// If the layout has twelve constants already.
     pub fn times(mut self, distance: &'static str, count: usize) -> Self {
-        self.add(distance);
+        self.places.push((distance, self.len));
         self.len *= count;
         self
     }
@@ -62,7 +43,7 @@ impl SharedMemory {
 impl Config {
     /// The constants of a layout of shared memory.
     pub fn shared(self, memory: &SharedMemory) -> Self {
-        memory.places().iter().fold(self, |config, &(name, place)| config.int(name, place))
+        memory.places.iter().fold(self, |config, &(name, place)| config.int(name, place))
     }
 }
 
@@ -74,7 +55,7 @@ mod tests {
     fn arrays_lie_side_by_side() {
         let memory =
             SharedMemory::default().array("X_AT", 64).array("Z_AT", 0).array("Y_AT", 16).times("STAGE", 3).array("B_AT", 8);
-        assert_eq!(memory.places(), [("X_AT", 0), ("Z_AT", 64), ("Y_AT", 64), ("STAGE", 80), ("B_AT", 240)]);
+        assert_eq!(memory.places, [("X_AT", 0), ("Z_AT", 64), ("Y_AT", 64), ("STAGE", 80), ("B_AT", 240)]);
         assert_eq!(memory.len(), 248);
         let expected = "constexpr int X_AT = 0;\nconstexpr int Z_AT = 64;\nconstexpr int Y_AT = 64;\nconstexpr int STAGE = 80;\nconstexpr int B_AT = 240;\n";
         assert_eq!(Config::default().shared(&memory).to_string(), expected);

@@ -84,6 +84,7 @@ fn types_and_levels_run() {
         &["run", "selective_scan", "--dt-limit", "0.01,inf", "--grad", "--cotangents", "random"],
         &["run", "ssd", "--chunk-size", "32", "--grad"],
         &["run", "causal_conv1d", "--activation", "none", "--dtype", "f16"],
+        &["run", "norm", "--kind", "layer", "--eps", "1e-3", "--norm-before-gate"],
         &["run", "ssd", "--set", "dt_softplus=true", "--threads", "1"],
     ] {
         let output = statescan(args);
@@ -228,7 +229,7 @@ fn refused_options_are_named() {
     refused(&["run", "selective_scam"], &["unknown operation `selective_scam`", "selective_scan"]);
     refused(&["run", "selective_scan", "--chunk-size", "4"], &["selective_scan: unknown option `chunk_size`", "dt_limit"]);
     refused(&["run", "selective_scan", "--discretization", "euler"], &["`discretization`", "zoh", "euler"]);
-    refused(&["run", "selective_scan", "--dt-limit", "3"], &["--dt-limit", "LOW,HIGH", "`3`"]);
+    refused(&["run", "selective_scan", "--dt-limit", "3"], &["`dt_limit`", "two numbers", "3"]);
     refused(&["run", "selective_scan", "--dt-limit", "3,1"], &["`dt_limit`", "the second not below the first"]);
     refused(&["run", "selective_scan", "--set", "dt_softplus=1"], &["`dt_softplus`", "true or false", "1"]);
     refused(&["run", "selective_scan", "--set", "dt_softplus"], &["--set", "NAME=JSON"]);
