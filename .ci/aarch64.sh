@@ -30,7 +30,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch
 # take the same kernels for minutes. Oracles and refusals know no vectors; random problems draw from what the other tests go through one by one.
 # An emulator does not mind where rows begin; how work is cut for threads and waves, and what other people's functions give, knows no vectors either.
 modules=(causal_conv1d:: linear:: linear_scan:: selective_scan:: simplified_scan:: ssd::)
-skipped=(--skip plain_loops:: --skip long_rows --skip properties::)
+skipped=(--skip long_rows --skip properties::)
 if [ "${1:-}" = all ]; then
   cargo test --package statescan --target "$target" --lib
 else

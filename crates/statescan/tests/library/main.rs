@@ -10,7 +10,6 @@ mod linear;
 mod linear_scan;
 mod norm;
 mod operations;
-mod plain_loops;
 mod ranks;
 #[cfg(debug_assertions)]
 mod scratch;
