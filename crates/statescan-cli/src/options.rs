@@ -86,7 +86,7 @@ impl FromArgMatches for SettingArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |setting: &Setting| {
             let value = match setting.choice {
-                Choice::Flag(false) => matches.get_flag(setting.name).then(|| json!(true)),
+                Choice::Flag(false) => matches.get_flag(setting.name).then_some(json!(true)),
                 _ => matches.get_one::<String>(setting.name).map(|text| value(setting, text)),
             };
             Some((setting.name.to_string(), value?))
