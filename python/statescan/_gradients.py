@@ -94,6 +94,16 @@ def differentiable(op: Operation, forward, backward):
     return type(op.name, (torch.autograd.Function,), plain)
 
 
+def unrecorded(kernel):
+    """A kernel of PyTorch's library whose own calls nobody records: tracers of gradients call kernels where gradients are on."""
+
+    def run(*arguments):
+        with _AutoDispatchBelowAutograd():
+            return kernel(*arguments)
+
+    return run
+
+
 def _below(registered, keyset, arguments):
     """A pass of PyTorch's library without its gradient."""
     with _AutoDispatchBelowAutograd():

@@ -203,6 +203,7 @@ def _define(op, name, arguments, result, complete, compute, allocate):
     place of the call, and answers None if that is `_UNOBSERVED` and somebody has a say."""
     types, names = zip(*(argument.partition("=")[0].rsplit(maxsplit=1) for argument in arguments))
 
+    @_gradients.unrecorded
     def kernel(first, *others):
         return compute(first, complete(others), _place(others[0] if op.state is None else first))
 

@@ -201,7 +201,7 @@ def in_jax(value):
     return pytest.importorskip("jax", reason="JAX is not installed").numpy.asarray(value)
 
 
-X, HEADS, MAPS = zeros(2, 8, 20), zeros(2, 8, 20, 4), zeros(2, 20, 5)
+X, HEADS, MAPS = zeros(2, 8, 20), zeros(2, 20, 8, 4), zeros(2, 20, 5)
 
 
 def norm(array, **options):
@@ -209,7 +209,7 @@ def norm(array, **options):
 
 
 def ssd(array, maps=MAPS, **options):
-    return statescan.ssd(array(HEADS), array(X), array(zeros(8)), array(maps), array(maps), **options)
+    return statescan.ssd(array(HEADS), array(zeros(2, 20, 8)), array(zeros(8)), array(maps), array(maps), **options)
 
 
 def conv(array, width=4, **options):

@@ -1,5 +1,8 @@
 """Layers under what PyTorch does with modules: compilation, export, autocast, checkpoints."""
 
+import math
+import shutil
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -74,6 +77,30 @@ def test_exported(layer, u):
     program = torch.export.export(layer.eval(), (u,), dynamic_shapes=({0: batch, 1: seqlen},))
     for given in (u, torch.cat([u, u], 1)[:1].repeat(3, 1, 1)):
         torch.testing.assert_close(program.module()(given), layer(given))
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
+def test_exported_with_a_named_length(layer, u, strict):
+    """From the shortest rows on, shorter than the filters, and with options that every format can have."""
+    seqlen = torch.export.Dim("seqlen", min=2, max=500)
+    with torch.no_grad():
+        program = torch.export.export(layer.eval(), (u,), dynamic_shapes=({1: seqlen},), strict=strict)
+        for length in (2, 300):
+            given = u.repeat(1, 14, 1)[:, :length]
+            torch.testing.assert_close(program.module()(given), layer(given))
+    options = [value for node in program.graph.nodes for value in node.args if isinstance(value, float)]
+    assert all(math.isfinite(value) for value in options)
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no compiler of C++")
+def test_compiled_ahead_of_time(tmp_path):
+    torch.manual_seed(4)
+    layer, u = nn.Mamba2(WIDTH, d_state=8, headdim=4).eval(), torch.randn(1, 2, WIDTH)
+    with torch.no_grad():
+        program = torch.export.export(layer, (u,))
+        path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+        torch.testing.assert_close(torch._inductor.aoti_load_package(path)(u), layer(u))
 
 
 def test_autocast(layer, u):

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import statescan
 import test_second_derivatives as derivatives
 from cases import CASES, results
 from layers import BATCH, LAYERS, SEQLEN, WIDTH
@@ -92,3 +94,37 @@ def test_saved_states_are_written(name, length):
         _native.forward(operation.number, tuple(arguments), (True, True, room.fill_(value)), (-1, 1, None, False))
         found.append(copy_of(room))
     assert torch.equal(*found)
+
+
+class Calls(TorchDispatchMode):
+    """Calls of our passes in PyTorch's library."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "statescan":
+            self.seen.append((function, args))
+        return function(*args, **(kwargs or {}))
+
+
+def norm(x):
+    return statescan.norm(x, torch.ones(WIDTH, requires_grad=True), z=x.flip(0), residual=x.flip(1), groups=2)[0]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", [*LAYERS, "norm"])
+def test_opcheck_of_what_layers_run(name):
+    """Forward passes, saved and not, and backward passes; other tests have those of the other operations."""
+    call = norm if name == "norm" else LAYERS[name]()
+    with Calls() as calls:
+        call(torch.randn(BATCH, SEQLEN, WIDTH, requires_grad=True)).sum().backward()
+    assert [function.__name__.removesuffix(".default").rpartition("_")[2] for function, _ in calls.seen] == [
+        "forward",
+        "backward",
+    ]
+    (forward, arguments), (backward, others) = calls.seen
+    for save in (False, True):
+        torch.library.opcheck(forward, (save, *arguments[1:]))
+    torch.library.opcheck(backward, others)

@@ -3,6 +3,7 @@ all else is refused by a sentence that names the function."""
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import statescan
 from cases import CASES, Random
@@ -228,6 +229,30 @@ LAYERS = {
     "Mamba2": lambda: nn.Mamba2(16, d_state=8, headdim=8, chunk_size=16),
     "S5": lambda: nn.S5(16, 8),
 }
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_older_ways_to_many_cotangents_of_a_layer_are_refused(kind):
+    layer, x = LAYERS[kind](), torch.randn(2, 20, 16, requires_grad=True)
+    y, words = layer(x), "^(mamba2?_inner|s5_inner) does not go over cotangents with is_grads_batched or vectorize=True"
+    with pytest.raises(RuntimeError, match=words):
+        torch.autograd.grad(y, x, torch.ones(3, *y.shape), is_grads_batched=True)
+    with pytest.raises(RuntimeError, match=words):
+        torch.autograd.functional.jacobian(lambda x: layer(x)[0, :2, :2], x.detach(), vectorize=True)
+    rows = torch.func.jacrev(lambda x: layer(x)[0, :2, :2])(x.detach())
+    assert_close(rows, torch.autograd.functional.jacobian(lambda x: layer(x)[0, :2, :2], x.detach()), 1e-6, "x")
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_recorded_gradient(kind):
+    layer, x = LAYERS[kind](), torch.randn(2, 20, 16)
+
+    def gradient(x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(layer(x).square().sum(), x)[0]
+
+    program = make_fx(gradient)(x)
+    assert_close(program(x.flip(0)), gradient(x.flip(0)), 1e-6, "x")
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated", "ignore::torch.jit.TracerWarning")

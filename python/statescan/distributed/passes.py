@@ -14,7 +14,7 @@ import math
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from .._gradients import dispatch, refuse_vmap
+from .._gradients import dispatch, refuse_vmap, unrecorded
 from ..operations import CAUSAL_CONV1D, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
 from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
 from .board import there
@@ -475,7 +475,7 @@ def _define(op, link):
         _library.define(f"{name}(str context, {', '.join(parameters)}) -> Tensor[]")
         torch.library.register_fake(f"statescan::{name}", allocate, lib=_library)
         for device in ("CPU", "CUDA"):
-            _library.impl(name, compute, device)
+            _library.impl(name, unrecorded(compute), device)
         registered = getattr(torch.ops.statescan, name).default
         refuse_vmap(op, registered, _library)
         if word == "forward":
