@@ -145,7 +145,7 @@ def _refuse_recording(op, save):
 
 # the options' types in schemas: what they are in words, and what Python has for them
 _TYPES = {
-    "bool": ("True or False", (bool, torch.SymBool)),
+    "bool": ("True or False", (int, torch.SymBool)),
     "int": ("a whole number", (int, torch.SymInt)),
     "float": ("a number", (int, float, torch.SymInt, torch.SymFloat)),
     "float?": ("a number or None", (int, float, torch.SymInt, torch.SymFloat, type(None))),
@@ -157,7 +157,8 @@ _TYPES = {
 def _refuse_type(op, name, kind, value):
     """Refuses an option of another type than its schema has: the dispatcher takes 2 for True. Numbers of others it converts."""
     words, types = _TYPES[kind]
-    if not (isinstance(value, types) or hasattr(value, "dtype")):
+    is_right = isinstance(value, types) or hasattr(value, "dtype")
+    if not is_right or (kind == "bool" and type(value) is int and value not in (0, 1)):
         raise TypeError(f"{op.name}: `{name}` must be {words}, got {value!r}")
 
 
