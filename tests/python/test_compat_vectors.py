@@ -38,6 +38,14 @@ def selective_state_update(tensors, args):
     return {"y": mamba_ssm.selective_state_update(state, **tensors, **args), "state": state}
 
 
+def gated_delta_rule(tensors, args):
+    from statescan.compat import fla
+
+    function = fla.chunk_kda if tensors["g"].dim() == 4 else fla.chunk_gated_delta_rule
+    o, final_state = function(**tensors, **args)
+    return {"o": o, "final_state": final_state}
+
+
 FUNCTIONS = {
     "selective_scan": selective_scan(mamba_ssm.selective_scan_fn),
     "ssd": ssd,
@@ -45,6 +53,7 @@ FUNCTIONS = {
     "s5_inner": s5_inner,
     "causal_conv1d": causal_conv1d_with_states,
     "selective_state_update": selective_state_update,
+    "gated_delta_rule": gated_delta_rule,
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import statescan
+from statescan.operations import BY_NAME
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 
@@ -86,6 +87,9 @@ def close(got, expected, times, what):
 def check(path, functions):
     """Compares results and gradients of the function in `functions` that has the name of the file's operation."""
     case, folders = read(path)
+    if case["op"] not in BY_NAME:
+        # files may be newer than the package
+        return print(f"skipped: {path.name} is of {case['op']}, which is no operation here")
     inputs = {n: t.requires_grad_(n in folders["grad"]) for n, t in folders["in"].items()}
     results = functions[case["op"]](inputs, case["args"])
     for name, expected in folders["out"].items():
@@ -95,6 +99,11 @@ def check(path, functions):
         leaves = [inputs[name] for name in folders["grad"]]
         for (name, expected), got in zip(folders["grad"].items(), torch.autograd.grad(loss, leaves), strict=True):
             close(got, expected, 10, f"{path.name}: gradient of {name}")
+
+
+def gated_delta_rule(tensors, args):
+    y, state = statescan.gated_delta_rule(**tensors, qk_l2norm=args["use_qk_l2norm_in_kernel"])
+    return {"o": y, "final_state": state}
 
 
 def test_every_file(vectors):
