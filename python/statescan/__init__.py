@@ -9,6 +9,8 @@ from ._threads import get_num_threads, set_num_threads
 from .functions import (
     causal_conv1d,
     causal_conv1d_update,
+    gated_delta_rule,
+    gated_delta_rule_update,
     linear_scan,
     norm,
     s5_inner,
@@ -35,6 +37,8 @@ __all__ = [
     "selective_state_update",
     "simplified_state_update",
     "causal_conv1d_update",
+    "gated_delta_rule",
+    "gated_delta_rule_update",
     "get_num_threads",
     "set_num_threads",
     "__version__",

@@ -6,6 +6,8 @@ from typing import Any
 from .operations import (
     CAUSAL_CONV1D,
     CAUSAL_CONV1D_UPDATE,
+    GATED_DELTA_RULE,
+    GATED_DELTA_RULE_UPDATE,
     LINEAR_SCAN,
     NORM,
     S5_INNER,
@@ -358,6 +360,97 @@ def norm(
     """
     results = _call(NORM, (x, weight, bias, z, residual), (kind, eps, groups, norm_before_gate))
     return results[0] if residual is None else tuple(results)
+
+
+def gated_delta_rule(
+    q,
+    k,
+    v,
+    g=None,
+    beta=None,
+    initial_state=None,
+    *,
+    A_log=None,
+    dt_bias=None,
+    scale=None,
+    qk_l2norm=False,
+    lower_bound=None,
+    beta_sigmoid=False,
+    allow_neg_eigval=False,
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    """The gated delta rule: ``S' = exp(g[t]) S``, ``S = S' + k[t] (beta[t] (v[t] - S'^T k[t]))^T``, ``y[t] = scale S^T q[t]``.
+
+    It runs on CPUs. Tensors may have any strides: parts of a tensor whose channels come before time, and states with their last
+    two axes exchanged (``state.transpose(-1, -2)``), go in without a copy.
+
+    Args:
+        q, k: (batch, seqlen, heads, key_width), widths at most 256.
+        v: (batch, seqlen, value_heads, value_width); value_heads / heads neighbouring heads share a key.
+        g: (batch, seqlen, value_heads), or (batch, seqlen, value_heads, key_width) for a decay of each key channel (Kimi Delta
+            Attention): the decay's logarithm, or a raw gate beside A_log; nothing decays if it is None.
+        beta: (batch, seqlen, value_heads), how much of a value is written; all of it if it is None.
+        initial_state: (batch, value_heads, key_width, value_width), the state before the first step; zero if it is None.
+        A_log, dt_bias: (value_heads,), and as g without batch and seqlen: g is ``-exp(A_log) softplus(g + dt_bias)`` then.
+        scale: the factor of the output; ``key_width ** -0.5`` if it is None.
+        qk_l2norm: whether q and k are divided by ``sqrt(sum x^2 + 1e-6)`` first.
+        lower_bound: below 0, with A_log: g is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))`` instead.
+        beta_sigmoid, allow_neg_eigval: whether beta goes through a sigmoid, and is doubled then.
+        reverse, cu_seqlens, seq_idx: as in `selective_scan`; states of packed sequences are
+            (sequences, value_heads, key_width, value_width), or (batch, sequences, ..).
+
+    Returns:
+        y, of v's shape and type, and the final state, shaped as the initial state, float32 (float64 where v is).
+        `gated_delta_rule_update` goes on from it.
+    """
+    tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, seq_idx)
+    options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval, reverse)
+    return _call(GATED_DELTA_RULE, tensors, options)
+
+
+def _number(option):
+    """An option that is a number, and 0 for what is made from other things."""
+    return 0.0 if option is None else option
+
+
+def gated_delta_rule_update(
+    state,
+    q,
+    k,
+    v,
+    g=None,
+    beta=None,
+    *,
+    A_log=None,
+    dt_bias=None,
+    state_batch_indices=None,
+    scale=None,
+    qk_l2norm=False,
+    lower_bound=None,
+    beta_sigmoid=False,
+    allow_neg_eigval=False,
+):
+    """One step of `gated_delta_rule`, with the same bits; `state` is changed in place.
+
+    It has no gradient: `gated_delta_rule` of one step has.
+
+    Args:
+        state: (batch, value_heads, key_width, value_width). Its type is kept.
+        q, k: (batch, heads, key_width).
+        v: (batch, value_heads, value_width).
+        g: (batch, value_heads) or (batch, value_heads, key_width).
+        beta: (batch, value_heads).
+        state_batch_indices: as in `selective_state_update`.
+        (the others): as in `gated_delta_rule`.
+
+    Returns:
+        y, of v's shape and type. For JAX arrays, which do not change: y and the new state, a copy.
+    """
+    tensors = (q, k, v, g, beta, A_log, dt_bias, state_batch_indices)
+    options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval)
+    return _step(GATED_DELTA_RULE_UPDATE, state, tensors, options)
 
 
 def selective_state_update(

@@ -4,6 +4,7 @@ The order of arguments and options is that of the signatures. `new` makes output
 to framework. The names of a tensor's sizes are letters, one for each axis of its layout.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -198,7 +199,10 @@ class Operation:
             if letter == saves["padded"]:
                 size = (size + saves["lanes"] - 1) // saves["lanes"] * saves["lanes"]
             numbers = numbers * size
-        return new.state((sizes["B"] * (sizes["L"] // saves["every"]) * numbers + saves["spare"],), tensors[0], False)
+        numbers = sizes["L"] // saves["every"] * numbers
+        if saves["each_step"]:
+            numbers = numbers + sizes["L"] * math.prod(sizes[letter] for letter in saves["each_step"])
+        return new.state((sizes["B"] * numbers + saves["spare"],), tensors[self._leaders[0]], False)
 
     def result(self, new, *arguments):
         """Room for what a step gives."""
@@ -215,12 +219,14 @@ S5_INNER = BY_NAME["s5_inner"]
 LINEAR_SCAN = BY_NAME["linear_scan"]
 CAUSAL_CONV1D = BY_NAME["causal_conv1d"]
 NORM = BY_NAME["norm"]
+GATED_DELTA_RULE = BY_NAME["gated_delta_rule"]
+GATED_DELTA_RULE_UPDATE = BY_NAME["gated_delta_rule_update"]
 SELECTIVE_STATE_UPDATE = BY_NAME["selective_state_update"]
 SIMPLIFIED_STATE_UPDATE = BY_NAME["simplified_state_update"]
 CAUSAL_CONV1D_UPDATE = BY_NAME["causal_conv1d_update"]
 
 # operations with gradients, and steps
 OPERATIONS = tuple(op for op in BY_NAME.values() if op.state is None)
-# those whose steps depend on earlier ones
-OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op is not NORM)
+# those whose steps depend on earlier ones, and which several ranks can share
+OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op not in (NORM, GATED_DELTA_RULE))
 STEPS = tuple(op for op in BY_NAME.values() if op.state is not None)

@@ -25,7 +25,7 @@ class Case:
 
     def to(self, dtype, device="cpu"):
         """The same with another type of the real tensors and the matching one of the complex ones; parameters in f32 or wider."""
-        parameters = ("A", "D", "dt_bias", "initial_state", "weight", "bias")
+        parameters = ("A", "D", "A_log", "dt_bias", "initial_state", "weight", "bias")
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         matching = torch.complex128 if dtype == torch.float64 else torch.complex64
 
@@ -118,6 +118,19 @@ def conv(batch=2, dim=6, seqlen=83, width=4):
     return {"x": r.real(batch, dim, seqlen), "weight": r.real(dim, width)}
 
 
+def delta(batch=2, heads=2, value_heads=4, seqlen=83, key_width=5, value_width=3, channels=False):
+    r = Random(8)
+    gate = (key_width,) if channels else ()
+    return {
+        # parts of a tensor whose channels come before time
+        "q": r.real(batch, heads, key_width, seqlen).permute(0, 3, 1, 2),
+        "k": r.real(batch, heads, key_width, seqlen).permute(0, 3, 1, 2) / key_width**0.5,
+        "v": r.real(batch, value_heads, value_width, seqlen).permute(0, 3, 1, 2),
+        "g": r.decay(batch, seqlen, value_heads, *gate),
+        "beta": torch.sigmoid(r.real(batch, seqlen, value_heads)),
+    }
+
+
 def all_cases():
     """Every case by name, in float64."""
     r = Random(5)
@@ -169,6 +182,17 @@ def all_cases():
     add("linear_scan_state", "linear_scan", time, {"initial_state": r.real(2, 3)}, reverse=True)
     more = {"a": torch.polar(time["a"], r.real(2, 3, 83)), "initial_state": r.complex(2, 3)}
     add("linear_scan_complex", "linear_scan", time, more)
+
+    add("gated_delta_rule", "gated_delta_rule", delta())
+    more = {"A_log": r.real(4), "dt_bias": r.real(4), "initial_state": r.real(2, 4, 3, 5).transpose(-1, -2)}
+    raw = {"qk_l2norm": True, "beta_sigmoid": True}
+    add("gated_delta_rule_everything", "gated_delta_rule", delta(), more, **raw, allow_neg_eigval=True, scale=0.3)
+    more = {"A_log": r.real(4), "dt_bias": r.real(4, 5)}
+    add("gated_delta_rule_channels", "gated_delta_rule", delta(channels=True), more, **raw, lower_bound=-5.0, reverse=True)
+    packed = {"cu_seqlens": CU_SEQLENS, "initial_state": r.real(4, 4, 5, 3)}
+    add("gated_delta_rule_packed", "gated_delta_rule", delta(batch=1), packed, qk_l2norm=True)
+    numbered = {"seq_idx": index, "initial_state": r.real(2, 4, 5, 3)}
+    add("gated_delta_rule_seq_idx", "gated_delta_rule", delta(channels=True), numbered, qk_l2norm=True)
 
     add("causal_conv1d", "causal_conv1d", conv())
     more = {"bias": r.real(6), "initial_states": r.real(2, 6, 3)}

@@ -7,8 +7,9 @@ use statescan::ops::Operation;
 use statescan::ops::call::Value;
 use statescan::ops::signature::{Choice, Setting};
 
-/// What asks for a result that is computed anyway begins so.
+/// What asks for a result that is computed anyway begins so, and in other projects.
 const RETURN: &str = "return_";
+const OUTPUT: &str = "output_";
 
 /// The names of an operation's options.
 pub fn names(op: &Operation) -> Vec<String> {
@@ -26,7 +27,10 @@ pub fn canonical_name(op: &Operation, given: &str) -> Result<String> {
     if let Some(at) = op.signature.setting(given) {
         return Ok(op.signature.settings[at].name.to_string());
     }
-    let state = given.strip_prefix(RETURN).and_then(|name| ops::results(op).find(|result| result.is_called(name)));
+    let state = given
+        .strip_prefix(RETURN)
+        .or(given.strip_prefix(OUTPUT))
+        .and_then(|name| ops::results(op).find(|result| result.is_called(name)));
     let name = state.map_or_else(|| given.to_string(), |state| format!("{RETURN}{}", state.name));
     let known = names(op);
     if known.contains(&name) {

@@ -103,9 +103,10 @@ fn saved<'py>(py: Python<'py>, saved: &Saved) -> PyResult<Option<Bound<'py, PyDi
     match *saved {
         Saved::Nothing => return Ok(None),
         Saved::Result(at) => of.set_item("result", at)?,
-        Saved::States { layout, padded, complex: rule, on_cuda } => {
+        Saved::States { layout, padded, each_step, complex: rule, on_cuda } => {
             of.set_item("layout", layout)?;
             of.set_item("padded", padded.map(String::from))?;
+            of.set_item("each_step", each_step)?;
             of.set_item("complex", complex(rule))?;
             of.set_item("every", CHECKPOINT)?;
             of.set_item("lanes", LANES)?;

@@ -23,8 +23,8 @@ pub(super) fn last_step(op: &'static Operation, scan: Call) -> Result<Call> {
     }
     for input in &scan.inputs {
         let view = input.buffer.view();
-        let timed = input.argument.layout(view.rank()).is_some_and(|layout| layout.ends_with('L'));
-        let last = if timed { view.index(view.rank() - 1, steps - 1) } else { view };
+        let time = input.argument.layout(view.rank()).and_then(|layout| layout.find('L'));
+        let last = time.map_or(view, |axis| view.index(axis, steps - 1));
         call = call.with(input.argument.name, Tensor::from_dense(&Dense::from_view(&last), view.dtype()));
     }
     Ok(call)

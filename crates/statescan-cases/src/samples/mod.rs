@@ -4,6 +4,8 @@ mod causal_conv1d;
 mod causal_conv1d_update;
 mod drawn;
 mod features;
+mod gated_delta_rule;
+mod gated_delta_rule_update;
 mod last_step;
 mod linear_scan;
 mod norm;
@@ -40,15 +42,17 @@ macro_rules! samples {
 const DRAWN: Samples = Samples { embedded: drawn::embedded, random: drawn::random, shapes: drawn::shapes };
 
 /// How calls of each operation are made: a test looks that none is missing.
-const SAMPLES: [(&str, Samples); 10] = [
+const SAMPLES: [(&str, Samples); 12] = [
     ("selective_scan", samples!(selective_scan)),
     ("ssd", samples!(ssd)),
+    ("gated_delta_rule", samples!(gated_delta_rule)),
     ("simplified_scan", samples!(simplified_scan)),
     ("s5_inner", samples!(simplified_scan)),
     ("linear_scan", samples!(linear_scan)),
     ("causal_conv1d", samples!(causal_conv1d)),
     ("norm", Samples { random: norm::random, shapes: |_| norm::shapes(), ..DRAWN }),
     ("selective_state_update", samples!(selective_state_update)),
+    ("gated_delta_rule_update", samples!(gated_delta_rule_update)),
     ("simplified_state_update", samples!(simplified_state_update)),
     ("causal_conv1d_update", samples!(causal_conv1d_update)),
 ];

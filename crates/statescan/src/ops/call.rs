@@ -236,14 +236,17 @@ impl<'a> Call<'a> {
 
     /// Numbers in the largest buffer that the states which a forward pass keeps can need, however time divides into sequences.
     pub fn saved_capacity(&self) -> Option<usize> {
-        let Saved::States { layout, padded, complex, on_cuda } = self.signature.saved else { return None };
+        let Saved::States { layout, padded, each_step, complex, on_cuda } = self.signature.saved else { return None };
         if !on_cuda && self.views[0].is_some_and(|view| view.device() != Device::Cpu) {
             return Some(0);
         }
         let (sizes, parts) = (self.sizes(), if self.is_complex(complex) { 2 } else { 1 });
         let filled = |letter, size: usize| if padded == Some(letter) { size.next_multiple_of(LANES) } else { size };
         let state: Option<usize> = layout.chars().map(|letter| Some(filled(letter, sizes.known(letter)?))).product();
-        Some(sizes.known('B')? * (sizes.known('L')? / CHECKPOINT) * state? * parts + SPARE)
+        let step: Option<usize> = each_step.chars().map(|letter| sizes.known(letter)).product();
+        let (rows, steps) = (sizes.known('B')?, sizes.known('L')?);
+        let each_step = if each_step.is_empty() { 0 } else { steps * step? };
+        Some(rows * (steps / CHECKPOINT * state? + each_step) * parts + SPARE)
     }
 }
 

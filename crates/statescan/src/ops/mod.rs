@@ -14,6 +14,7 @@ pub mod causal_conv1d;
 pub mod check;
 pub(crate) mod checked;
 pub mod discretization;
+pub mod gated_delta_rule;
 pub mod linear_scan;
 pub mod norm;
 pub(crate) mod normal;

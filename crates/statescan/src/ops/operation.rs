@@ -6,7 +6,7 @@ use super::op::{Op, Step, named_gradients, named_results};
 pub use super::prepared::Prepared;
 use super::signature::Signature;
 use super::summary::Summary;
-use super::{causal_conv1d, linear_scan, norm, selective_scan, simplified_scan, ssd};
+use super::{causal_conv1d, gated_delta_rule, linear_scan, norm, selective_scan, simplified_scan, ssd};
 use crate::cuda::{Gpu, PlannedLaunch, on_a_device};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
@@ -63,12 +63,14 @@ impl Operation {
     pub const ALL: &'static [Operation] = &[
         passes(&selective_scan::SIGNATURE, &selective_scan::Table),
         passes(&ssd::SIGNATURE, &ssd::Table),
+        passes(&gated_delta_rule::SIGNATURE, &gated_delta_rule::Table),
         passes(&simplified_scan::SIGNATURE, &simplified_scan::Table),
         passes(&simplified_scan::INNER, &simplified_scan::Table),
         passes(&linear_scan::SIGNATURE, &linear_scan::Table),
         passes(&causal_conv1d::SIGNATURE, &causal_conv1d::Table),
         passes(&norm::SIGNATURE, &norm::Table),
         step(&selective_scan::update::SIGNATURE, &selective_scan::update::Table),
+        step(&gated_delta_rule::update::SIGNATURE, &gated_delta_rule::update::Table),
         step(&simplified_scan::update::SIGNATURE, &simplified_scan::update::Table),
         step(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::Table),
     ];

@@ -325,6 +325,8 @@ pub enum Saved {
         layout: &'static str,
         /// The letter whose size is filled up to whole vectors.
         padded: Option<char>,
+        /// The letters of what is kept for every step besides, if something is.
+        each_step: &'static str,
         /// Whether a number has two parts.
         complex: Complex,
         /// Whether kernels for CUDA keep them, too; they may compute them again.

@@ -267,6 +267,7 @@ macro_rules! operation {
 
         /// Where a backward pass writes, in normal form.
         #[derive(Clone, Copy, Default)]
+        #[allow(dead_code, reason = "operations that run on the CPU alone have no use for scratch memory")]
         pub(crate) struct GradientTargets {
             $( pub $need: Option<$crate::ops::table::target!($($need_form)?)>, )*
             $( pub $may: Option<$crate::ops::table::target!($($may_form)?)>, )*
@@ -454,6 +455,7 @@ macro_rules! step {
 
         impl Args<'_> {
             /// The queue of a step that writes what lies like this.
+            #[allow(dead_code, reason = "some steps run on the CPU alone")]
             fn queue<'s>(&self, stream: &'s $crate::cuda::Stream, written: [$crate::View<'_>; 2]) -> $crate::cuda::Queue<'s> {
                 let mut key = self.call().key($crate::ops::checked::PassKind::Update);
                 written.iter().for_each(|view| key.view(Some(view)));

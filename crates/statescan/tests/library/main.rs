@@ -6,6 +6,7 @@ mod causal_conv1d_update;
 mod checksums;
 #[path = "../common/mod.rs"]
 mod common;
+mod gated_delta_rule;
 mod linear;
 mod linear_scan;
 mod norm;

@@ -16,7 +16,7 @@ fn what_is_saved_fits_the_capacity() {
                 let size = |letter| match letter {
                     'L' => seqlen,
                     'B' => 3,
-                    'D' | 'H' | 'P' => 18,
+                    'D' | 'H' | 'J' | 'P' => 18,
                     'G' | '1' => 1,
                     _ => 5,
                 };

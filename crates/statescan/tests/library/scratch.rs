@@ -77,8 +77,8 @@ impl Sample {
 #[test]
 fn a_call_is_checked_once() {
     let exec = Exec::cpu(1);
-    for name in ["selective_scan", "ssd", "simplified_scan", "s5_inner", "linear_scan", "causal_conv1d"] {
-        let sample = Sample::new(name, &[('D', 4), ('H', 4), ('P', 4), ('N', 4), ('L', 70), ('W', 3), ('V', 2)]);
+    for name in ["selective_scan", "ssd", "gated_delta_rule", "simplified_scan", "s5_inner", "linear_scan", "causal_conv1d"] {
+        let sample = Sample::new(name, &[('D', 4), ('H', 4), ('J', 4), ('P', 4), ('N', 4), ('L', 70), ('W', 3), ('V', 2)]);
         assert_eq!([checks(|| sample.run(&exec, false)), checks(|| sample.run(&exec, true))], [1, 1], "{name}");
     }
     let a = [0.5f32; 4];
@@ -101,6 +101,7 @@ fn every_array_is_as_long_as_it_must_be() {
         Sample::new("selective_scan", &[('D', 4), ('N', 8), ('L', 128)]),
         Sample::new("linear_scan", &[('D', 32), ('L', 64)]),
         Sample::new("ssd", &[('H', 16), ('P', 17), ('N', 16), ('L', 64)]),
+        Sample::new("gated_delta_rule", &[('H', 2), ('J', 2), ('P', 64), ('N', 64), ('L', 64)]),
         Sample::new("simplified_scan", &[('H', 8), ('P', 16), ('L', 64)]),
     ];
     for sample in &samples {

@@ -256,3 +256,52 @@ def causal_conv1d(
         # padding
         y = y.masked_fill((seq_idx < 0)[:, None], 0)
     return (y, last) if return_final_states else y
+
+
+def gated_delta_rule(
+    q,
+    k,
+    v,
+    g=None,
+    beta=None,
+    initial_state=None,
+    *,
+    A_log=None,
+    dt_bias=None,
+    scale=None,
+    qk_l2norm=False,
+    lower_bound=None,
+    beta_sigmoid=False,
+    allow_neg_eigval=False,
+    reverse=False,
+    cu_seqlens=None,
+    seq_idx=None,
+):
+    if qk_l2norm:
+        q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    group = v.shape[2] // q.shape[2]
+    q, k = (x.repeat_interleave(group, 2) for x in (q, k))
+    if g is not None and A_log is not None:
+        g = g if dt_bias is None else g + dt_bias
+        rate = A_log.exp().reshape(-1, *[1] * (g.dim() - 3))
+        g = -rate * softplus(g, threshold=40) if lower_bound is None else lower_bound * torch.sigmoid(rate * g)
+    decay = torch.ones_like(k) if g is None else (g if g.dim() == 4 else g[..., None]).exp().expand_as(k)
+    if beta is None:
+        beta = torch.ones_like(v[..., 0])
+    elif beta_sigmoid:
+        beta = torch.sigmoid(beta) * (2 if allow_neg_eigval else 1)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+
+    def scan(row, start, end, state):
+        found = []
+        for t in steps(start, end, reverse):
+            state = state * decay[row, t, :, :, None]
+            written = beta[row, t, :, None] * (v[row, t] - torch.einsum("...np,...n->...p", state, k[row, t]))
+            state = state + k[row, t, :, :, None] * written[..., None, :]
+            found.append(scale * torch.einsum("...np,...n->...p", state, q[row, t]))
+        return in_time(found, reverse, v[row].movedim(-3, -1)), state
+
+    zero = v.new_zeros(v.shape[2], q.shape[-1], v.shape[-1])
+    packed = {"reverse": reverse, "cu_seqlens": cu_seqlens, "seq_idx": seq_idx}
+    y, state = by_pieces(scan, *v.shape[:2], initial_state, zero, **packed)
+    return y.movedim(-1, 1), state

@@ -10,7 +10,7 @@ mod phi;
 mod tests;
 mod trig;
 
-pub(crate) use activation::{silu, silu_and_derivative, silu_each, softplus_derivative, softplus_each};
+pub(crate) use activation::{sigmoid, silu, silu_and_derivative, silu_each, softplus_derivative, softplus_each};
 pub(crate) use exp::{Exp, exp, exp_reduced};
 pub(crate) use phi::{exp_phi1, exp_phi1_derivative, phi1};
 pub(crate) use trig::sincos;

@@ -68,7 +68,7 @@ operation! {
         about: "Mamba's scan: h[t] = exp(dt A) h[t-1] + dt B x, y = <C, h> + D x, gated by silu(z)",
         sizes: &[BATCH, DIM, SEQLEN, DSTATE, NGROUPS, SEQUENCES, BOUNDS],
         free: "G",
-        saved: Saved::States { layout: "DN", padded: Some('D'), complex: AS_A, on_cuda: true },
+        saved: Saved::States { layout: "DN", padded: Some('D'), each_step: "", complex: AS_A, on_cuda: true },
         decay: Some(&DECAY),
         limit: Limit {
             names: "batch x dim x max(seqlen, sequences) x dstate",

@@ -68,7 +68,7 @@ operation! {
         about: "S5: x[t] = Abar x[t-1] + Bbar B u[t], y = C x, complex",
         sizes: &[BATCH, ('H', "dim"), SEQLEN, ('P', "dstate"), SEQUENCES, BOUNDS],
         leaders: &[0, 2],
-        saved: Saved::States { layout: "P", padded: Some('P'), complex: Complex::Always, on_cuda: true },
+        saved: Saved::States { layout: "P", padded: Some('P'), each_step: "", complex: Complex::Always, on_cuda: true },
         decay: Some(&DECAY),
         limit: Limit {
             names: "batch x dim x max(seqlen, sequences) x dstate",

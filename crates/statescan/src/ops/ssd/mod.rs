@@ -82,7 +82,7 @@ operation! {
         about: "Mamba-2's scan with one decay for each head, as matrix products of chunks",
         sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS],
         free: "G",
-        saved: Saved::States { layout: "HPN", padded: None, complex: Complex::Never, on_cuda: false },
+        saved: Saved::States { layout: "HPN", padded: None, each_step: "", complex: Complex::Never, on_cuda: false },
         decay: Some(&DECAY),
         limit: Limit {
             names: "batch x max(seqlen, sequences) x nheads x headdim x dstate",

@@ -2,7 +2,7 @@
 
 use super::plan::HeadBlock;
 use crate::cpu::simd::Real;
-use crate::cpu::tile::{self, Address, Plane, PlaneMut, PlaneOf, Prefetch, STEPS, Tile, TileMut};
+use crate::cpu::tile::{self, Address, Plane, PlaneMut, PlaneOf, STEPS, Tile, TileMut};
 use crate::cpu::{ArrayMut, Level};
 use crate::ops::sequences::StateRow;
 use crate::tensor::{RawViewMut, View};
@@ -23,8 +23,8 @@ pub(super) struct Place {
     pub steps: Range<usize>,
 }
 
-/// Tensors prefetched while products are computed: parts of rows of inputs, outputs and a saved state.
-pub(super) type Ahead = Prefetch<32>;
+// Tensors are prefetched while products are computed: parts of rows of inputs, outputs and a saved state.
+pub(super) use crate::cpu::product::Ahead;
 
 /// Elements of a row that are prefetched at once.
 const PART: usize = 64;

@@ -5,9 +5,7 @@ mod blocks;
 mod chunk;
 mod decay;
 mod forward;
-mod parts;
 mod plan;
-mod product;
 mod reduce;
 mod rows;
 

@@ -1,7 +1,7 @@
 //! Elementwise work on rows of (head, headdim) columns, with one factor for each head and row.
 
-use super::parts::{load_part, store_part};
 use crate::cpu::math::{silu, silu_and_derivative};
+use crate::cpu::parts::{load_part, store_part};
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::Tile;
 use crate::cpu::{Array, ArrayMut, Kernel, Matrix};

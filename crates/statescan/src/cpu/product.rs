@@ -1,14 +1,17 @@
 //! Matrix products on strided blocks of scratch memory: those along rows by a kernel of their own, which need no packing; the others, whose
 //! right factor lies across, by the `gemm` crate.
 
-use super::blocks::Ahead;
 use super::parts::{load_part, store_part};
-use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::{Kernel, Level, Matrix, MatrixMut};
+use super::simd::{Isa, Real, V};
+use super::tile::Prefetch;
+use super::{Kernel, Level, Matrix, MatrixMut};
+
+/// What is prefetched while products are computed.
+pub(crate) type Ahead = Prefetch<32>;
 
 /// What becomes of what is there.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Into<T> {
+pub(crate) enum Into<T> {
     Replace,
     Add,
     /// It is multiplied by this number first.
@@ -16,7 +19,7 @@ pub(super) enum Into<T> {
 }
 
 /// `dst (m, n) = lhs (m, k) rhs (k, n)`, or added to what is there.
-pub(super) struct Product<'p, T> {
+pub(crate) struct Product<'p, T> {
     pub dst: MatrixMut<'p, T>,
     pub into: Into<T>,
     pub size: [usize; 3],
@@ -26,7 +29,7 @@ pub(super) struct Product<'p, T> {
 
 impl<T: Real> Product<'_, T> {
     /// Computes it. Products along rows prefetch what comes next on the way, as work of m n k.
-    pub(super) fn run(self, level: Level, ahead: &mut Ahead) {
+    pub(crate) fn run(self, level: Level, ahead: &mut Ahead) {
         let Product { dst, into, size, lhs, rhs } = self;
         debug_assert!(dst.is_apart_within(size[0], size[1]), "every element has its own place");
         if dst.col == 1 && rhs.col == 1 {

@@ -1,12 +1,12 @@
 //! Vectors of which a part is loaded or stored, at the ends of rows.
 
-use crate::cpu::simd::{Isa, Real, V};
-use crate::cpu::tile::MAX_LANES;
-use crate::cpu::{Array, ArrayMut};
+use super::simd::{Isa, Real, V};
+use super::sizes::MAX_LANES;
+use super::{Array, ArrayMut};
 
 /// The first `len` elements, at most a vector; the rest of it 0.
 #[inline(always)]
-pub(super) fn load_part<T: Real, S: Isa>(simd: S, from: Array<'_, T>, len: usize) -> V<T, S> {
+pub(crate) fn load_part<T: Real, S: Isa>(simd: S, from: Array<'_, T>, len: usize) -> V<T, S> {
     debug_assert!(len <= T::lanes::<S>(), "at most a vector");
     if len == T::lanes::<S>() {
         return from.load(simd, 0);
@@ -18,7 +18,7 @@ pub(super) fn load_part<T: Real, S: Isa>(simd: S, from: Array<'_, T>, len: usize
 
 /// Stores the first `len` elements of a vector, at most all of it.
 #[inline(always)]
-pub(super) fn store_part<T: Real, S: Isa>(value: V<T, S>, mut to: ArrayMut<'_, T>, len: usize) {
+pub(crate) fn store_part<T: Real, S: Isa>(value: V<T, S>, mut to: ArrayMut<'_, T>, len: usize) {
     debug_assert!(len <= T::lanes::<S>(), "at most a vector");
     if len == T::lanes::<S>() {
         return to.store(0, value);

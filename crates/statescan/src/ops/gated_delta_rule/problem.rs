@@ -1,0 +1,177 @@
+//! A checked call in normal form.
+
+use super::gates::{GateArgs, Gates};
+use super::{Args, Cotangents, GradientTargets, MOST_WIDTH, OP, SIGNATURE, Sources, Table, Targets, cpu, reference};
+use crate::cuda::Stream;
+use crate::error::{Error, Result};
+use crate::ops::call::{Call, Given, Written};
+use crate::ops::check::{Checker, check_groups};
+use crate::ops::checked::States;
+use crate::ops::normal::{Axes, Normal};
+use crate::ops::op::{self, Op, Place};
+use crate::ops::sequences::{Extent, Segments};
+use crate::tensor::{Dense, Device, Shape, View};
+
+/// Time runs forwards, states have a sequence axis.
+#[derive(Debug, Clone)]
+pub struct Problem<'a> {
+    /// Heads of keys, and heads of values that share one.
+    pub heads: usize,
+    pub group: usize,
+    /// Widths of keys and of values.
+    pub keys: usize,
+    pub values: usize,
+    pub double: bool,
+    pub q: View<'a>,
+    pub k: View<'a>,
+    pub v: View<'a>,
+    pub g: Option<View<'a>>,
+    pub beta: Option<View<'a>>,
+    pub a_log: Option<View<'a>>,
+    pub dt_bias: Option<View<'a>>,
+    pub gates: Gates,
+    /// (rows, sequences, J, N, P)
+    pub initial_state: Option<View<'a>>,
+    /// How time divides.
+    pub segments: Segments,
+    /// The shape of a state as the caller has it.
+    pub state_shape: Shape,
+    pub normal: Normal,
+}
+
+/// The time axis of everything that has one.
+pub(super) const TIME: usize = 1;
+
+impl<'a> Problem<'a> {
+    /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+        let (checker, views) = (Checker::new(OP, device), args.views());
+        let sizes = checker.bind(&SIGNATURE, &views)?;
+        let [batch, seqlen, heads, all] = ['B', 'L', 'H', 'J'].map(|letter| sizes.get(letter));
+        let [keys, values] = check_widths(OP, [sizes.get('N'), sizes.get('P')])?;
+        check_groups(OP, "q", heads, all)?;
+        let gates = Gates::new(&args.gates(), 3, keys)?;
+        // without heads of values there may be any number of those of keys
+        let others = &[all.max(heads), keys, values];
+        let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 3 };
+        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
+        let segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
+        let state_shape = segments.state_shape(&[all, keys, values]);
+        checker.bind_state(&SIGNATURE, &views, &state_shape)?;
+        let normal = Normal::new(args.reverse, &segments);
+        let timed = |view: View<'a>| normal.timed(view, TIME);
+        Ok(Problem {
+            heads,
+            group: all / heads,
+            keys,
+            values,
+            double: args.v.dtype().is_double(),
+            q: timed(args.q),
+            k: timed(args.k),
+            v: timed(args.v),
+            g: args.g.map(timed),
+            beta: args.beta.map(timed),
+            a_log: args.a_log,
+            dt_bias: args.dt_bias,
+            gates,
+            initial_state: args.initial_state.map(|view| normal.state(view)),
+            segments: if args.reverse { segments.reversed(seqlen) } else { segments },
+            state_shape,
+            normal,
+        })
+    }
+
+    /// Heads of values.
+    pub(super) fn value_heads(&self) -> usize {
+        self.heads * self.group
+    }
+
+    /// A tensor over time in normal form.
+    pub(super) fn timed<V: Axes>(&self, view: V) -> V {
+        self.normal.timed(view, TIME)
+    }
+
+    /// A state in normal form.
+    pub(super) fn state<V: Axes>(&self, view: V) -> V {
+        self.normal.state(view)
+    }
+}
+
+impl Op for Table {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+        Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
+    }
+
+    fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>> {
+        let exact = reference::forward(&Args::of_call(call))?;
+        Ok(vec![exact.y, exact.final_state])
+    }
+
+    fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>> {
+        Ok(reference::backward(&Args::of_call(call), &Cotangents::of_given(given))?.by_position())
+    }
+}
+
+/// There is no kernel for CUDA.
+const UNAVAILABLE: Error = Error::Unavailable { what: OP, why: "it has no kernel for CUDA" };
+
+impl op::Problem for Problem<'_> {
+    fn op(&self) -> &'static str {
+        OP
+    }
+
+    fn state_shape(&self) -> Option<Shape> {
+        Some(self.state_shape)
+    }
+
+    fn saved_len(&self) -> usize {
+        if self.v.device() == Device::Cpu { cpu::Checkpoints::new(self).len } else { 0 }
+    }
+
+    fn workspace_len(&self, _stream: &Stream) -> Result<usize> {
+        Err(UNAVAILABLE)
+    }
+
+    fn backward_workspace_len(&self, _stream: &Stream, _has_saved: bool) -> Result<usize> {
+        Err(UNAVAILABLE)
+    }
+
+    fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
+        let Place::Host(exec) = place else { return Err(UNAVAILABLE) };
+        cpu::forward(exec, self, &Targets::new(self, out));
+        Ok(())
+    }
+
+    fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        let Place::Host(exec) = place else { return Err(UNAVAILABLE) };
+        cpu::backward(exec, self, &Sources::new(self, given), &GradientTargets::new(self, grads));
+        Ok(())
+    }
+}
+
+impl<'a> Args<'a> {
+    fn gates(&self) -> GateArgs<'_, 'a> {
+        GateArgs {
+            op: OP,
+            g: &self.g,
+            beta: &self.beta,
+            a_log: &self.a_log,
+            dt_bias: &self.dt_bias,
+            scale: self.scale,
+            qk_l2norm: self.qk_l2norm,
+            lower_bound: self.lower_bound,
+            beta_sigmoid: self.beta_sigmoid,
+            allow_neg_eigval: self.allow_neg_eigval,
+        }
+    }
+}
+
+/// Refuses widths of keys and of values that there are no kernels for.
+pub(super) fn check_widths(op: &'static str, widths: [usize; 2]) -> Result<[usize; 2]> {
+    for (argument, width) in ["key_width", "value_width"].into_iter().zip(widths) {
+        if width > MOST_WIDTH {
+            return Err(Error::Value { op, argument, expected: "at most 256", got: width as f64 });
+        }
+    }
+    Ok(widths)
+}

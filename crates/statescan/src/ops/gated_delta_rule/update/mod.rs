@@ -1,0 +1,144 @@
+//! One step of the gated delta rule, with the state updated in place: what decoding needs.
+//!
+//! ```text
+//! S <- exp(g) S        S <- S + k (beta (v - S^T k))^T        y = scale S^T q
+//! ```
+//!
+//! The formulas and options are those of [`gated_delta_rule`](super), and L steps give the bits of its result. B batch, H heads of keys, J heads of values,
+//! N key width, P value width, S states (B, or more with indices).
+//!
+//! | argument | shape | note |
+//! |---|---|---|
+//! | state | (S, J, N, P) | read and written |
+//! | q, k | (B, H, N) | |
+//! | v | (B, J, P) | |
+//! | g | (B, J) or (B, J, N) | |
+//! | beta | (B, J) | |
+//! | a_log, dt_bias | (J,); (J,) or (J, N) | for a raw `g` |
+//! | state_batch_indices | (B,) | i32 or i64: the state that a row uses, negative for none |
+//! | -> y | (B, J, P) | |
+//!
+//! Each argument may have its own storage type and any strides; states whose columns lie side by side in `f32` are updated where they are, others go
+//! through scratch memory. Where an index is negative, `y` is zero and no state is touched. Sums are `f32`, or `f64` where `v` or the state is.
+//!
+//! **CUDA.** There is no kernel yet: calls on a device are an [`Error::Unavailable`](crate::Error::Unavailable).
+
+mod cpu;
+mod problem;
+pub mod reference;
+
+use super::gates::GateArgs;
+use super::{ALLOW_NEG_EIGVAL, BETA_SIGMOID, HEADS, KEY_WIDTH, LOWER_BOUND, QK_L2NORM, SCALE, VALUE_HEADS, VALUE_WIDTH};
+use crate::error::Result;
+use crate::exec::Exec;
+use crate::ops::check::{Checker, Kind};
+use crate::ops::signature::*;
+use crate::ops::table::step;
+use crate::tensor::{Device, ViewMut};
+use problem::Sizes;
+
+const OP: &str = SIGNATURE.name;
+
+/// The state of each row.
+static STATE: Argument = state(&["SJNP"]).field("state", "grad of state");
+
+step! {
+    /// One step of the gated delta rule as data.
+    pub SIGNATURE = Signature {
+        name: "gated_delta_rule_update",
+        about: "one step of the gated delta rule, with the state updated in place",
+        sizes: &[BATCH, HEADS, VALUE_HEADS, KEY_WIDTH, VALUE_WIDTH, ('S', "states")],
+        leaders: &[2, 0],
+        in_place: Some(&STATE),
+        limit: Limit {
+            names: "max(batch, states) x value_heads x key_width x value_width",
+            bytes: 4,
+            what: "a state of f64, where rows and heads count 2^8",
+        },
+        ..SCAN
+    };
+    facts = Facts {
+        state_steps: "BJNP",
+        forward: Cost { flops: &[(7.0, "BJNP")], exps: &[(1.0, "BJ")] },
+        backward: Cost::NOTHING,
+        oracle: &[(2.0, "BJNP")],
+        independent: &[('B', Some('S')), ('J', Some('H')), ('P', None)],
+        tensor_cores: TensorCores::Never,
+        small: &[('B', 1), ('H', 2), ('J', 2), ('N', 64), ('P', 64)],
+        ..Facts::NONE
+    };
+    /// The arguments of a step; see the [module](self) for shapes and types.
+    Args;
+    required {
+        /// Queries, (B, H, N).
+        q = activation(&["BHN"]).alias(&["query"]),
+        /// Keys, (B, H, N).
+        k = activation(&["BHN"]).alias(&["key"]),
+        /// Values, (B, J, P).
+        v = activation(&["BJP"]).alias(&["value"]),
+    }
+    optional {
+        /// Logarithms of decays, (B, J) or (B, J, N).
+        g = activation(&["BJ", "BJN"]).alias(&["decay"]),
+        /// How much of a value is written, (B, J).
+        beta = activation(&["BJ"]),
+        /// Logarithm of the rate of a raw gate, (J,).
+        a_log = parameter(&["J"]).named("A_log"),
+        /// Added to a raw gate, (J,) or (J, N).
+        dt_bias = parameter(&["J", "JN"]),
+        /// The state that each row uses, (B,); negative for none.
+        state_batch_indices = index(&["B"]),
+    }
+    options {
+        /// The factor of the output; 0 stands for `1/sqrt(N)`.
+        scale: f64 = SCALE,
+        /// Whether q and k are divided by their lengths.
+        qk_l2norm: bool = QK_L2NORM,
+        /// The lowest logarithm of a raw gate, which is a sigmoid then; 0 for none.
+        lower_bound: f64 = LOWER_BOUND,
+        /// Whether `beta` goes through a sigmoid.
+        beta_sigmoid: bool = BETA_SIGMOID,
+        /// Whether it is doubled then.
+        allow_neg_eigval: bool = ALLOW_NEG_EIGVAL,
+    }
+    results { y = like("v", &["BJP"]).alias(&["o", "out"]), }
+}
+
+impl<'a> Args<'a> {
+    fn gates(&self) -> GateArgs<'_, 'a> {
+        GateArgs {
+            op: OP,
+            g: &self.g,
+            beta: &self.beta,
+            a_log: &self.a_log,
+            dt_bias: &self.dt_bias,
+            scale: self.scale,
+            qk_l2norm: self.qk_l2norm,
+            lower_bound: self.lower_bound,
+            beta_sigmoid: self.beta_sigmoid,
+            allow_neg_eigval: self.allow_neg_eigval,
+        }
+    }
+}
+
+/// Moves `state` on by one step and writes `y`, shaped as `v`.
+///
+/// # Errors
+/// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
+/// [`Error::Unavailable`](crate::Error::Unavailable) on CUDA.
+pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    let sizes = checked(exec.device(), args, state, y)?;
+    exec.cpu_only(OP)?;
+    cpu::update(exec, &sizes.problem(args, state.as_view().dtype()), state.raw(), y.raw());
+    Ok(())
+}
+
+/// The sizes of a step whose arguments, state and result go together. On CUDA it reads none of them.
+fn checked(device: Device, args: &Args<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Sizes> {
+    let (sizes, views) = (Sizes::new(args, device, state.shape())?, args.views());
+    let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
+    checker.write("state", state, Kind::Real, &sizes.state_shape())?;
+    checker.write("y", y, Kind::Real, &args.v.shape())?;
+    checker.finish()?;
+    Ok(sizes)
+}

@@ -1,0 +1,212 @@
+//! What every operation promises: results that do not depend on threads or cuts, heads and sequences that do not disturb each other, errors that
+//! name the argument and write nothing.
+
+use super::*;
+use crate::common::{assert_too_large, broadcast};
+use core::ops::Range;
+use statescan::{Level, ViewMut};
+
+/// Everything that both passes give.
+fn whole(case: &Case, inputs: &Inputs, exec: &Exec) -> Vec<u8> {
+    let out = run_forward(case, inputs, exec);
+    let mut bytes = [out.y.bytes(), out.last.bytes(), out.saved.bytes()].concat();
+    for (_, grad) in run_backward(case, inputs, exec, Some(&out.saved)) {
+        bytes.extend_from_slice(grad.bytes());
+    }
+    bytes
+}
+
+#[test]
+fn results_do_not_depend_on_threads() {
+    for (sizes, options) in [
+        ([3, 150, 2, 4, 20, 130], RAW | BIAS | SIGMOID | INITIAL),
+        ([1, 200, 1, 1, 16, 200], BOUNDS | INITIAL | DECAY | CHANNELS),
+    ] {
+        let case = Case::new(DType::F32, sizes, options);
+        let inputs = Inputs::new(&case);
+        let expected = whole(&case, &inputs, &Exec::cpu(1));
+        for threads in [2, 3, 7] {
+            assert!(whole(&case, &inputs, &Exec::cpu(threads)) == expected, "{threads} threads differ");
+        }
+    }
+}
+
+/// `y` and the final state of a call, as bytes.
+fn forward(exec: &Exec, args: &Args<'_>) -> [Tensor; 2] {
+    let mut y = Tensor::host(args.v.dtype(), &args.v.shape()).unwrap();
+    let mut last = Tensor::host(DType::F32, &gdr::final_state_shape(args).unwrap()).unwrap();
+    gdr::forward(exec, args, &mut Outputs::default().y(y.view_mut()).final_state(last.view_mut())).unwrap();
+    [y, last]
+}
+
+fn part<'v>(view: View<'v>, steps: &Range<usize>) -> View<'v> {
+    view.slice(1, steps.clone())
+}
+
+#[test]
+fn a_cut_changes_no_bit() {
+    for (channels, raw) in [(0, 0), (CHANNELS, 0), (0, RAW | BIAS), (CHANNELS, RAW | BIAS | LOWER)] {
+        let case = Case::new(DType::F32, [2, 150, 2, 4, 33, 70], INITIAL | DECAY | BETA | UNIT | channels | raw);
+        let inputs = Inputs::new(&case);
+        let all = inputs.args(&case);
+        for level in Level::available() {
+            let exec = Exec::cpu(1).with_level(level).unwrap();
+            let [y, last] = forward(&exec, &all);
+            let (mut state, mut from) = (Tensor::from_dense(&inputs.state.to_dense(), DType::F32), 0);
+            for to in [1, 2, 65, 128, 150] {
+                let steps = from..to;
+                let cut = |view| part(view, &steps);
+                let piece = all.q(cut(all.q)).k(cut(all.k)).v(cut(all.v)).g(all.g.map(cut)).beta(all.beta.map(cut));
+                let [got, after] = forward(&exec, &piece.initial_state(state.view()));
+                let expected = Dense::from_view(&y.view().slice(1, from..to));
+                assert_eq!(got.to_dense().data(), expected.data(), "{from} to {to} on {level}");
+                (state, from) = (after, to);
+            }
+            assert_eq!(state.bytes(), last.bytes());
+        }
+    }
+}
+
+#[test]
+fn instruction_sets_with_fused_products_give_the_same_bits() {
+    let levels: Vec<_> = Level::available().filter(|level| matches!(level, Level::Avx2 | Level::Avx512)).collect();
+    let [first, others @ ..] = &levels[..] else { return println!("skipped: one instruction set alone") };
+    for channels in [0, CHANNELS] {
+        let case = Case::new(DType::F32, [1, 130, 2, 4, 37, 70], INITIAL | DECAY | BETA | UNIT | channels);
+        let inputs = Inputs::new(&case);
+        let on = |level| forward(&Exec::cpu(1).with_level(level).unwrap(), &inputs.args(&case)).map(|x| x.bytes().to_vec());
+        for level in others {
+            assert!(on(*level) == on(*first), "{level}");
+        }
+    }
+}
+
+/// All elements of a result for which `touched` is false are finite.
+fn clean(name: &str, buffer: &Tensor, touched: impl Fn(&[usize]) -> bool) {
+    let (dense, shape) = (buffer.to_dense(), buffer.shape());
+    for (at, value) in dense.data().iter().enumerate() {
+        let (mut rest, mut index) = (at, vec![0; shape.len()]);
+        for axis in (0..shape.len()).rev() {
+            (index[axis], rest) = (rest % shape[axis], rest / shape[axis]);
+        }
+        assert!(touched(&index) || value.re.is_finite(), "{name} at {index:?} is {}", value.re);
+    }
+}
+
+fn poison(buffer: &mut Tensor, at: &[usize]) {
+    let mut dense = buffer.to_dense();
+    *dense.at_mut(at) = f64::NAN.into();
+    buffer.copy_from(&dense);
+}
+
+#[test]
+fn nan_stays_in_its_head_and_sequence() {
+    for channels in [0, CHANNELS] {
+        let case = Case::new(DType::F32, [2, 90, 2, 4, 6, 5], INITIAL | DECAY | BETA | UNIT | channels);
+        let mut inputs = Inputs::new(&case);
+        poison(&mut inputs.v, &[1, 40, 2, 3]);
+        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        clean("y", &out.y, |i| i[0] == 1 && i[1] >= 40 && i[2] == 2 && i[3] == 3);
+        clean("state", &out.last, |i| i[0] == 1 && i[1] == 2 && i[3] == 3);
+        let mut inputs = Inputs::new(&case);
+        poison(&mut inputs.k, &[1, 40, 1, 3]);
+        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        clean("y", &out.y, |i| i[0] == 1 && i[1] >= 40 && i[2] >= 2);
+        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), Some(&out.saved)) {
+            match name {
+                "q" | "k" => clean(name, &grad, |i| i[0] == 1 && i[2] == 1),
+                "v" | "g" | "beta" => clean(name, &grad, |i| i[0] == 1 && i[2] >= 2),
+                _ => clean(name, &grad, |i| i[0] == 1 && i[1] >= 2),
+            }
+        }
+        let case = Case { batch: 1, options: case.options | BOUNDS, ..case };
+        let mut inputs = Inputs::new(&case);
+        poison(&mut inputs.q, &[0, 40, 0, 0]);
+        poison(&mut inputs.k, &[0, 41, 0, 0]);
+        let out = run_forward(&case, &inputs, &Exec::cpu(1));
+        clean("y", &out.y, |i| (30..60).contains(&i[1]));
+        clean("state", &out.last, |i| i[0] == 2);
+        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), None) {
+            match name {
+                "initial_state" => clean(name, &grad, |i| i[0] == 2),
+                _ => clean(name, &grad, |i| (30..60).contains(&i[1])),
+            }
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_named_and_nothing_is_written() {
+    let case = Case::new(DType::F32, [2, 7, 2, 4, 3, 5], RAW | BIAS | SIGMOID | INITIAL);
+    let inputs = Inputs::new(&case);
+    let good = inputs.args(&case);
+    let small = Tensor::host(DType::F32, &[1]).unwrap();
+    let wide = Tensor::host(DType::F32, &[2, 7, 2, 257]).unwrap();
+    let odd = Tensor::host(DType::F32, &[2, 7, 3, 3]).unwrap();
+    let by_channel = Tensor::host(DType::F32, &[4, 3]).unwrap();
+    let plain = good.a_log(None::<View<'_>>).dt_bias(None::<View<'_>>);
+    type Wrong<'a> = (&'static str, Args<'a>, fn(&Error) -> bool);
+    let wrong: Vec<Wrong<'_>> = vec![
+        ("q", good.q(small.view()), |e| matches!(e, Error::Rank { .. } | Error::Shape { .. })),
+        ("q", good.q(odd.view()).k(odd.view()), |e| matches!(e, Error::Value { .. })),
+        ("k", good.k(good.k.slice(3, 0..2)), |e| matches!(e, Error::Shape { .. })),
+        ("v", good.v(small.view()), |e| matches!(e, Error::Rank { .. })),
+        ("g", good.g(good.v), |e| matches!(e, Error::Shape { .. })),
+        ("g", good.g(None::<View<'_>>), |e| matches!(e, Error::Presence { .. })),
+        ("beta", good.beta(good.v), |e| matches!(e, Error::Rank { .. } | Error::Shape { .. })),
+        ("beta", good.beta(None::<View<'_>>), |e| matches!(e, Error::Presence { .. })),
+        ("a_log", good.a_log(small.view()), |e| matches!(e, Error::Shape { .. })),
+        ("a_log", good.a_log(None::<View<'_>>), |e| matches!(e, Error::Presence { .. })),
+        ("a_log", plain.lower_bound(-5.0), |e| matches!(e, Error::Presence { .. })),
+        ("dt_bias", good.dt_bias(by_channel.view()), |e| matches!(e, Error::Rank { .. })),
+        ("lower_bound", good.lower_bound(1.0), |e| matches!(e, Error::Value { .. })),
+        ("lower_bound", good.lower_bound(f64::NAN), |e| matches!(e, Error::Value { .. })),
+        ("scale", good.scale(f64::INFINITY), |e| matches!(e, Error::Value { .. })),
+        ("allow_neg_eigval", good.beta_sigmoid(false).allow_neg_eigval(true), |e| matches!(e, Error::Value { .. })),
+        ("initial_state", good.initial_state(good.v), |e| matches!(e, Error::Shape { .. })),
+        ("key_width", good.q(wide.view()).k(wide.view()), |e| matches!(e, Error::Value { .. })),
+        ("seq_idx", good.sequences(Sequences::SeqIdx(good.beta.unwrap())), |e| matches!(e, Error::DType { .. })),
+    ];
+    for (argument, args, expected) in wrong {
+        let mut y = Tensor::host(DType::F32, &inputs.v.shape()).unwrap();
+        let before = y.bytes().to_vec();
+        let error = gdr::forward(&Exec::cpu(1), &args, &mut Outputs::default().y(y.view_mut())).unwrap_err();
+        assert!(expected(&error) && error.to_string().contains(&format!("`{argument}`")), "{argument}: {error}");
+        let error = gdr::backward(&Exec::cpu(1), &args, None, &Cotangents::default(), &mut Gradients::default()).unwrap_err();
+        assert!(expected(&error), "{argument}: {error}");
+        assert!(y.bytes() == before, "{argument}: something was written");
+    }
+}
+
+#[test]
+fn sizes_that_no_memory_has_are_refused() {
+    let (one, none, exec) = (&[0.5f32], &[0i64], &Exec::cpu(2));
+    let args = |[batch, seqlen, heads, all]: [usize; 4]| {
+        let rows = broadcast(one, &[batch, seqlen, heads, 1]);
+        Args::new(rows, rows, broadcast(one, &[batch, seqlen, all, 1]))
+    };
+    let is_too_large = |args: &Args<'_>| {
+        assert_too_large("gated_delta_rule", gdr::forward(exec, args, &mut Outputs::default()));
+        let mut grad = [7f32];
+        let mut grads = Gradients::default().v(ViewMut::new(&mut grad, &[1]).unwrap());
+        assert_too_large("gated_delta_rule", gdr::backward(exec, args, None, &Cotangents::default(), &mut grads));
+        assert_too_large("gated_delta_rule", gdr::checkpoints_len(args));
+        assert_too_large("gated_delta_rule", reference::forward(args));
+        assert_eq!(grad, [7.0]);
+    };
+    for sizes in [[1, 1, 1, 1 << 62], [1, 1 << 62, 1, 1], [1 << 62, 1, 1, 1], [1, 1, 1 << 62, 0], [1, 1 << 30, 1, 1 << 20]] {
+        is_too_large(&args(sizes));
+    }
+    is_too_large(&args([1, 0, 1, 1]).sequences(Sequences::CuSeqlens(broadcast(none, &[1 << 62]))));
+}
+
+#[test]
+fn devices_are_refused_by_name() {
+    let Some(exec) = crate::common::device::gpu() else { return };
+    let case = Case::new(DType::F32, [1, 10, 2, 2, 4, 4], 0);
+    let inputs = Inputs::new(&case);
+    let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|tensor| on(&exec, tensor));
+    let mut y = on(&exec, &poisoned(&mut Rng::new(1), DType::F32, &v.shape(), Layout::Dense));
+    let call = gdr::forward(&exec, &Args::new(q.view(), k.view(), v.view()), &mut Outputs::default().y(y.view_mut()));
+    assert!(is_gpu(&exec) && !ran(&exec, call, &[&y]));
+}
