@@ -17,14 +17,19 @@ def causal_conv1d_fn(
     final_states_out=None,
     activation=None,
     *,
+    cu_seq_lens_q=None,
     context=None,
 ):
     """The convolution; shapes as in `statescan.causal_conv1d`.
 
     `final_states_out`, a PyTorch tensor of (batch, dim, width - 1) and any real type, receives the final states and is returned
-    in their place. It is left alone without `return_final_states`. `context`, which the origin has not, is that of
-    `statescan.distributed`.
+    in their place. It is left alone without `return_final_states`. The origin has neither
+    `cu_seq_lens_q`, the bounds of packed rows, which models of `transformers` hand on where a signature names them, nor
+    `context`, that of `statescan.distributed`.
     """
+    if seq_idx is None and cu_seq_lens_q is not None:
+        steps = torch.arange(x.shape[-1], device=x.device)
+        seq_idx = torch.searchsorted(cu_seq_lens_q[1:].to(steps.dtype), steps, right=True).to(torch.int32)[None]
     if initial_states is not None and seq_idx is not None:
         # they are the inputs before the first step, and none of a sequence that starts behind padding
         initial_states = torch.where(seq_idx[:, :1, None] < 0, 0, initial_states)

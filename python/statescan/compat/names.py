@@ -6,15 +6,19 @@ VERSIONS = {
     "causal_conv1d": "1.7.0+statescan",
     "lrnnx": "1.0.0+statescan",
     "nkilib": "1.0.0+statescan",
+    "fla": "0.6.0+statescan",
 }
 # the package to install for names that are not provided here
 PACKAGES = {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "lrnnx": "lrnnx", "nkilib": "nkilib"}
+PACKAGES["fla"] = "flash-linear-attention"
 
 _SCANS = {".mamba_ssm": ("mamba_inner_fn", "selective_scan_fn")}
 _LAYERS = {"..nn": ("Mamba", "Mamba2")}
 _CONVOLUTIONS = {".causal_conv1d": ("causal_conv1d_fn", "causal_conv1d_update")}
 _S5 = {"..nn": ("S5",)}
 _MODEL = {".models": ("MambaLMHeadModel",)}
+_GATED_DELTA_RULE = ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule")
+_KDA = ("chunk_kda", "fused_recurrent_kda")
 
 # the names of each module, by the modules here that have them
 MODULES = {
@@ -90,6 +94,10 @@ MODULES = {
         ".lrnnx": ("simplified_state_update",),
         ".references": ("simplified_state_update_ref",),
     },
+    "fla": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
+    "fla.ops": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
+    "fla.ops.gated_delta_rule": {".fla": (*_GATED_DELTA_RULE, "chunk_gdn")},
+    "fla.ops.kda": {".fla": _KDA},
     "nkilib": {},
     "nkilib.experimental": {},
     "nkilib.experimental.scan": {".nkilib": ("selective_scan", "ssd")},

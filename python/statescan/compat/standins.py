@@ -16,6 +16,10 @@ from .names import MODULES, PACKAGES, VERSIONS, sources
 _BY_ASKER = (
     "causal_conv1d_fn",
     "causal_conv1d_update",
+    "chunk_gated_delta_rule",
+    "chunk_kda",
+    "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_kda",
     "mamba_chunk_scan_combined",
     "mamba_inner_fn",
     "mamba_split_conv1d_scan_combined",
@@ -38,7 +42,7 @@ def _getter(module):
         if name in known and name in _BY_ASKER:
             found, for_models = _find(name, module), import_module(".transformers", __package__)
             # `lrnnx` has functions of these names, too
-            asking = for_models.asking(1) if module.startswith(("mamba_ssm", "causal_conv1d")) else None
+            asking = for_models.asking(1) if module.startswith(("mamba_ssm", "causal_conv1d", "fla")) else None
             return found if asking is None else for_models.given(name, asking)
         if _is_import_of_a_name(sys._getframe(1)):
             raise ImportError(_missing(module, name), name=module)

@@ -1,8 +1,10 @@
-"""What `transformers` is given where other code is given a function of `mamba_ssm` or `causal_conv1d`.
+"""What `transformers` is given where other code is given a function of `mamba_ssm`, `causal_conv1d` or `fla`.
 
 A package's function of a whole layer takes raw weights: adapters, hooks and packed weights of the layer's modules are passed by,
 and so is the mask behind its convolution. Models of `transformers` call such a function in training and go on with their modules
 where it gives None. They are given one that does, so that training and evaluation are the same function.
+
+On a device for which there is no kernel here, a function of `fla` computes as the model would without it.
 """
 
 import functools
@@ -11,7 +13,7 @@ import sys
 
 import torch
 
-from . import causal_conv1d, mamba_ssm
+from . import causal_conv1d, fla, mamba_ssm
 
 # the functions that each module of a model has asked for, by its name
 CHOSEN = {}
@@ -63,6 +65,28 @@ def _without_sequences(module):
     return change
 
 
+def _or_as_without(ours, own):
+    """A function of `fla`, and what a model has in its place, for devices without a kernel."""
+
+    @functools.wraps(ours)
+    def compute(q, *arguments, **options):
+        if q.device.type in ("cpu", "meta"):
+            return ours(q, *arguments, **options)
+        if any(options.get(name) is not None for name in ("cu_seqlens", "cu_seq_lens_q", "seq_idx")):
+            raise NotImplementedError(f"{ours.__name__} of statescan has no kernel on {q.device.type} for packed rows")
+        return own(q, *arguments, **options)
+
+    return compute
+
+
+def _own_function():
+    """What a model has in the place of the function that it asks for, now that its decorator asks."""
+    frame = sys._getframe(2)
+    while not _is_decorator(frame) or "torch_function" not in frame.f_locals:
+        frame = frame.f_back
+    return frame.f_locals["torch_function"]
+
+
 _UPDATE = _with_argument(causal_conv1d.causal_conv1d_update, "activation", _of_any_kind)
 _CONVOLUTION = _with_argument(causal_conv1d.causal_conv1d_fn, "activation", _of_any_kind)
 _CHUNK_SCAN = _with_argument(mamba_ssm.mamba_chunk_scan_combined, "initial_states", _kept)
@@ -83,6 +107,8 @@ def given(name, module):
     CHOSEN.setdefault(module, set()).add(name)
     if name == "causal_conv1d_fn":
         return _with_argument(_CONVOLUTION, "seq_idx", _without_sequences(module))
+    if hasattr(fla, name):
+        return _or_as_without(_with_argument(getattr(fla, name), "initial_state", _kept), _own_function())
     return FUNCTIONS[name]
 
 

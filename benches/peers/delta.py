@@ -1,0 +1,106 @@
+"""The gated delta rule beside the plain path of `transformers`, in turns in one process on a CPU.
+
+Each row is verified before it is timed: results of both against each other. Times are the least of many; the peer is what a model
+of `transformers` runs without a package: `torch_chunk_gated_delta_rule` and `torch_recurrent_gated_delta_rule` of Qwen3-Next, and
+`chunk_kimi_delta_attention` of Kimi Linear.
+
+    python benches/peers/delta.py [--threads 1] [--repeats 9] [--seqlen 512 2048]
+"""
+
+import argparse
+import time
+
+import torch
+from transformers.models.kimi_linear import modeling_kimi_linear as kimi
+from transformers.models.qwen3_next import modeling_qwen3_next as qwen
+
+import statescan
+
+HEADS, WIDTH = 16, 128
+
+
+def plain(function):
+    """A function of a model as it is without a package."""
+    return getattr(function, "__wrapped__", function)
+
+
+def inputs(seqlen, channels, across):
+    generator = torch.Generator().manual_seed(1)
+    real = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
+    if across:
+        rows = [real(1, HEADS, WIDTH, seqlen).permute(0, 3, 1, 2) for _ in range(3)]
+    else:
+        rows = [real(1, seqlen, HEADS, WIDTH) for _ in range(3)]
+    gate = (1, seqlen, HEADS, WIDTH) if channels else (1, seqlen, HEADS)
+    return [*rows, -0.1 * torch.rand(gate, generator=generator), torch.rand((1, seqlen, HEADS), generator=generator)]
+
+
+def ours(q, k, v, g, beta, state=None):
+    return statescan.gated_delta_rule(q, k, v, g, beta, state, qk_l2norm=True)
+
+
+def theirs(function):
+    options = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    return lambda q, k, v, g, beta, state=None: plain(function)(q, k, v, g=g, beta=beta, initial_state=state, **options)
+
+
+def with_gradients(function, cotangent):
+    def both(*tensors):
+        leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+        y, _ = function(*leaves)
+        return y, torch.autograd.grad((y * cotangent).sum(), leaves)
+
+    return both
+
+
+def least(functions, tensors, repeats):
+    """The least time of each, in turns."""
+    times = [[] for _ in functions]
+    for _ in range(repeats):
+        for function, found in zip(functions, times):
+            start = time.perf_counter()
+            function(*tensors)
+            found.append(time.perf_counter() - start)
+    return [min(found) for found in times]
+
+
+def row(name, functions, tensors, repeats):
+    got, expected = (function(*tensors)[0] for function in functions)
+    assert (got - expected).abs().max() <= 1e-4 * expected.abs().max(), name
+    own, peer = least(functions, tensors, repeats)
+    print(f"| {name} | {own * 1e3:.3f} | {peer * 1e3:.2f} | {peer / own:.1f} |", flush=True)
+
+
+def step(q, k, v, g, beta, state):
+    y = statescan.gated_delta_rule_update(state, q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0], qk_l2norm=True)
+    return y[:, None], state
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seqlen", type=int, nargs="+", default=[512, 2048])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    statescan.set_num_threads(options.threads)
+    print("| ms | statescan | plain path | ratio |\n|---|---|---|---|")
+    chunk, kda = theirs(qwen.torch_chunk_gated_delta_rule), theirs(kimi.chunk_kimi_delta_attention)
+    with torch.no_grad():
+        for seqlen in options.seqlen:
+            for across in (False, True):
+                name = f"forward, {seqlen} steps{', channels first' if across else ''}"
+                row(name, (ours, chunk), inputs(seqlen, False, across), options.repeats)
+        tensors = inputs(options.seqlen[0], True, False)
+        row(f"forward, {options.seqlen[0]} steps, by channel", (ours, kda), tensors, min(options.repeats, 3))
+        tensors = [*inputs(1, False, False), torch.zeros(1, HEADS, WIDTH, WIDTH)]
+        row("a step", (step, theirs(qwen.torch_recurrent_gated_delta_rule)), tensors, 20 * options.repeats)
+    for seqlen in options.seqlen:
+        tensors = inputs(seqlen, False, False)
+        cotangent = torch.randn(tensors[2].shape)
+        pair = with_gradients(ours, cotangent), with_gradients(chunk, cotangent)
+        row(f"forward and backward, {seqlen} steps", pair, tensors, min(options.repeats, 5))
+
+
+if __name__ == "__main__":
+    main()
