@@ -93,6 +93,7 @@ impl Tokenizer {
         if let Some(file) = &self.file {
             return file.encode(text, whole);
         }
+        crate::memory::check("the tokens of this text", text.len().saturating_mul(4))?;
         Ok(text.iter().map(|&byte| u32::from(byte)).collect())
     }
 
