@@ -69,7 +69,9 @@ def differentiable(op: Operation, forward, backward):
         return tuple(found) + nothing
 
     def compute_dispatched(ctx, *arguments):
-        first, second, *saved = both(forward(True, arguments))
+        # this level is done with: what maps the call, say, comes next
+        with _AutoDispatchBelowAutograd():
+            first, second, *saved = both(forward(True, arguments))
         save(ctx, arguments, first, saved, second)
         ctx.mark_non_differentiable(*saved)
         return first, second, *saved

@@ -229,7 +229,7 @@ def test_bad_arguments_while_tracing(arrays):
 
     with pytest.raises(ValueError, match="selective_scan: `dt` must have shape"):
         traced(dt=arrays["dt"][..., 1:])
-    with pytest.raises(TypeError, match="selective_scan: `x` must be real .*, got i32"):
+    with pytest.raises(TypeError, match="selective_scan: `x` must be real .*, got int32"):
         traced(x=arrays["x"].astype("int32"))
     with pytest.raises(TypeError, match="`x` must have elements of type .*, got uint8"):
         traced(x=arrays["x"].astype("uint8"))
