@@ -39,8 +39,8 @@
 //! D' = D - k dv^T          dg = sum over columns of S' D' (and over channels, for one decay)       dS[t-1] = exp(g) D'
 //! ```
 //!
-//! which is computed for chunks of 64 steps as matrix products. With `G[i,j]` the decay from step j to step i >= j of a chunk, e[i] that from its start
-//! and f[i] that to its end, all of them products of decays and never differences of sums, with `S` the state before the chunk and `R` the gradient of
+//! which is computed for chunks of 64 steps as matrix products. With `G[i,j]` the decay from step j to step i >= j of a chunk, `e[i]` that from its start
+//! and `f[i]` that to its end, all of them products of decays and never differences of sums, with `S` the state before the chunk and `R` the gradient of
 //! the state after it:
 //!
 //! ```text
