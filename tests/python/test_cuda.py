@@ -277,7 +277,7 @@ def test_devices_are_not_mixed():
 
 def test_double_precision_is_refused():
     case = on_gpu("selective_scan")
-    with pytest.raises(RuntimeError, match="selective_scan in f64 .* compute in f32"):
+    with pytest.raises(RuntimeError, match="selective_scan in float64 .* compute in float32"):
         case(**{n: t.double() for n, t in case.tensors.items()})
 
 

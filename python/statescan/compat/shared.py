@@ -30,9 +30,13 @@ def check_shape(function, name, tensor, shape):
         raise ValueError(f"{function}: `{name}` must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
 
 
+# asked once: the compiler of PyTorch 2.11 does not look into the question
+_WITH_AUTOCAST = frozenset(kind for kind in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(kind))
+
+
 def autocast_type(kind):
     """The type of products under autocast on a kind of device; None without it, and for kinds that have none."""
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    if kind in _WITH_AUTOCAST and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return None
 
