@@ -194,7 +194,7 @@ def test_double_precision_is_refused_when_a_function_is_compiled():
     with jax.enable_x64(True):
         case = on_gpu("selective_scan", torch.float64)
         arrays = arrays_of(case)
-        with pytest.raises(RuntimeError, match="selective_scan in f64 .* compute in f32"):
+        with pytest.raises(RuntimeError, match="selective_scan in float64 .* compute in float32"):
             jax.jit(of_arrays(case)).lower(arrays)
 
 
