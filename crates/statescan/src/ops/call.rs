@@ -2,7 +2,6 @@
 
 use super::CHECKPOINT;
 use super::check::Sizes;
-use super::checked::PassKind;
 use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
 use crate::cuda::Key;
@@ -82,6 +81,30 @@ pub struct Given<'a> {
     pub saved: Option<View<'a>>,
     /// Cotangents of the results, by position.
     pub cotangents: [Option<View<'a>>; 2],
+}
+
+/// What is asked of a call, which the keys of passes on a device begin with.
+#[derive(Debug, Clone, Copy)]
+#[repr(u64)]
+pub(crate) enum PassKind {
+    Forward,
+    Backward,
+    Update,
+    /// How much scratch memory a forward pass wants, and a backward pass without and with what the forward pass kept.
+    ForwardLength,
+    BackwardLength,
+    BackwardLengthWithSaved,
+    /// The two phases of a forward pass, and of a backward pass.
+    ForwardEnds,
+    ForwardRest,
+    BackwardEnds,
+    BackwardRest,
+}
+
+impl PassKind {
+    pub(crate) fn backward_length(has_saved: bool) -> Self {
+        if has_saved { PassKind::BackwardLengthWithSaved } else { PassKind::BackwardLength }
+    }
 }
 
 /// What a result will be.

@@ -1,6 +1,6 @@
 //! A call by position whose arguments were checked: the shapes of its results, checks of what its passes read and write, and the keys of these passes.
 
-use super::call::{Call, Given, Written};
+use super::call::{Call, Given, PassKind, Written};
 use super::check::{Checker, Kind};
 use super::op::Problem;
 use super::signature::{Output, Saved, Signature};
@@ -14,30 +14,6 @@ pub(crate) type States = [Option<Shape>; 2];
 
 /// No other states.
 pub(crate) const NO_STATES: States = [None; 2];
-
-/// What is asked of a call, which the keys of passes on a device begin with.
-#[derive(Debug, Clone, Copy)]
-#[repr(u64)]
-pub(crate) enum PassKind {
-    Forward,
-    Backward,
-    Update,
-    /// How much scratch memory a forward pass wants, and a backward pass without and with what the forward pass kept.
-    ForwardLength,
-    BackwardLength,
-    BackwardLengthWithSaved,
-    /// The two phases of a forward pass, and of a backward pass.
-    ForwardEnds,
-    ForwardRest,
-    BackwardEnds,
-    BackwardRest,
-}
-
-impl PassKind {
-    pub(crate) fn backward_length(has_saved: bool) -> Self {
-        if has_saved { PassKind::BackwardLengthWithSaved } else { PassKind::BackwardLength }
-    }
-}
 
 /// Cached lengths: of saved states, and of scratch memory forward, and backward without and with what the forward pass kept.
 #[derive(Default)]

@@ -3,7 +3,6 @@
 
 use super::call::{Call, Given, Written};
 use super::checked::States;
-use super::operation::Exact;
 use super::summary::Summary;
 use crate::cuda::{Queue, Stream};
 use crate::error::{Error, Result};
@@ -111,18 +110,6 @@ pub(crate) fn wanted(exec: &Exec, problem: &dyn Problem) -> Result<usize> {
 /// An operation whose passes are asked for in two phases, and have one.
 pub(crate) fn whole(what: &'static str) -> Error {
     Error::Unavailable { what, why: "such a pass is not in two phases" }
-}
-
-/// The names of an oracle's results.
-pub(crate) fn named_results(call: &Call<'_>, exact: Vec<Dense>) -> Exact {
-    call.signature.results.iter().map(|output| output.name).zip(exact).collect()
-}
-
-/// The names of the arguments that an oracle's gradients are by: of those that were given, and of states.
-pub(crate) fn named_gradients(call: &Call<'_>, exact: Vec<Option<Dense>>) -> Exact {
-    let differentiable = call.signature.arguments.iter().zip(&call.views).filter(|(argument, _)| argument.gradient);
-    let named = differentiable.zip(exact).filter(|((argument, view), _)| argument.is_state() || view.is_some());
-    named.filter_map(|((argument, _), exact)| Some((argument.name, exact?))).collect()
 }
 
 /// A step that changes a state in place.

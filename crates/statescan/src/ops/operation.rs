@@ -2,7 +2,7 @@
 
 use super::call::{Call, Given, Planned, Written};
 use super::checked::NO_STATES;
-use super::op::{Op, Step, named_gradients, named_results};
+use super::op::{Op, Step};
 pub use super::prepared::Prepared;
 use super::signature::Signature;
 use super::summary::Summary;
@@ -269,6 +269,18 @@ fn state_name(call: &Call<'_>) -> &'static str {
 fn state_of<'a>(call: &Call<'a>) -> Result<View<'a>> {
     let missing = Error::Presence { op: call.signature.name, argument: state_name(call), expected: "must be there" };
     call.state.ok_or(missing)
+}
+
+/// The names of an oracle's results.
+fn named_results(call: &Call<'_>, exact: Vec<Dense>) -> Exact {
+    call.signature.results.iter().map(|output| output.name).zip(exact).collect()
+}
+
+/// The names of the arguments that an oracle's gradients are by: of those that were given, and of states.
+fn named_gradients(call: &Call<'_>, exact: Vec<Option<Dense>>) -> Exact {
+    let differentiable = call.signature.arguments.iter().zip(&call.views).filter(|(argument, _)| argument.gradient);
+    let named = differentiable.zip(exact).filter(|((argument, view), _)| argument.is_state() || view.is_some());
+    named.filter_map(|((argument, _), exact)| Some((argument.name, exact?))).collect()
 }
 
 #[cfg(test)]

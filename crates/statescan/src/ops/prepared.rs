@@ -1,8 +1,8 @@
 //! Prepared calls: arguments that were checked once, with what has to be known before a pass runs. The typed functions of the operations, calls by
 //! position and Python go through them.
 
-use super::call::{Call, Given, Planned, Written};
-use super::checked::{Checked, Lengths, NO_STATES, PassKind, States, other_form, states_of_gradients, states_of_results};
+use super::call::{Call, Given, PassKind, Planned, Written};
+use super::checked::{Checked, Lengths, NO_STATES, States, other_form, states_of_gradients, states_of_results};
 use super::op::{Op, Place, Problem, TwoPhase, whole};
 use super::summary::Summary;
 use crate::cuda::{Key, Queue};

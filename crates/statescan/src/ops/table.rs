@@ -457,7 +457,7 @@ macro_rules! step {
             /// The queue of a step that writes what lies like this.
             #[allow(dead_code, reason = "some steps run on the CPU alone")]
             fn queue<'s>(&self, stream: &'s $crate::cuda::Stream, written: [$crate::View<'_>; 2]) -> $crate::cuda::Queue<'s> {
-                let mut key = self.call().key($crate::ops::checked::PassKind::Update);
+                let mut key = self.call().key($crate::ops::call::PassKind::Update);
                 written.iter().for_each(|view| key.view(Some(view)));
                 $crate::cuda::Queue::new(stream, Some(key))
             }

@@ -8,7 +8,8 @@ use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Key, Numbers};
-use crate::ops::checked::{Checked, NO_STATES, PassKind};
+use crate::ops::call::PassKind;
+use crate::ops::checked::{Checked, NO_STATES};
 use crate::ops::op::SummaryTargets;
 use crate::tensor::Device;
 
