@@ -65,15 +65,20 @@ def least(functions, tensors, repeats):
 
 
 def row(name, functions, tensors, repeats):
-    got, expected = (function(*tensors)[0] for function in functions)
+    # the step replaces its state: each gets its own
+    got, expected = (function(*(tensor.clone() for tensor in tensors))[0] for function in functions)
     assert (got - expected).abs().max() <= 1e-4 * expected.abs().max(), name
     own, peer = least(functions, tensors, repeats)
     print(f"| {name} | {own * 1e3:.3f} | {peer * 1e3:.2f} | {peer / own:.1f} |", flush=True)
 
 
 def step(q, k, v, g, beta, state):
-    y = statescan.gated_delta_rule_update(state, q[:, 0], k[:, 0], v[:, 0], g[:, 0], beta[:, 0], qk_l2norm=True)
-    return y[:, None], state
+    return statescan.gated_delta_rule_update(state, q, k, v, g, beta, qk_l2norm=True)[:, None], state
+
+
+def plain_step(q, k, v, g, beta, state):
+    one = (tensor[:, None] for tensor in (q, k, v, g, beta))
+    return theirs(qwen.torch_recurrent_gated_delta_rule)(*one, state)
 
 
 def main():
@@ -93,8 +98,8 @@ def main():
                 row(name, (ours, chunk), inputs(seqlen, False, across), options.repeats)
         tensors = inputs(options.seqlen[0], True, False)
         row(f"forward, {options.seqlen[0]} steps, by channel", (ours, kda), tensors, min(options.repeats, 3))
-        tensors = [*inputs(1, False, False), torch.zeros(1, HEADS, WIDTH, WIDTH)]
-        row("a step", (step, theirs(qwen.torch_recurrent_gated_delta_rule)), tensors, 20 * options.repeats)
+        tensors = [*(tensor[:, 0] for tensor in inputs(1, False, False)), torch.zeros(1, HEADS, WIDTH, WIDTH)]
+        row("a step", (step, plain_step), tensors, 20 * options.repeats)
     for seqlen in options.seqlen:
         tensors = inputs(seqlen, False, False)
         cotangent = torch.randn(tensors[2].shape)

@@ -60,6 +60,14 @@ impl<'m, T: Real> Keys<'m, T> {
         let [by_q, by_k, dot] = [ROWS; 3].map(|len| room.array(len));
         Keys { q, k, by_q, by_k, dot, sums: room.array(3 * ROWS * MAX_LANES) }
     }
+
+    /// The products of a kind of as many rows as a vector has lanes. A closure would not be inlined, and would be compiled without the instructions.
+    #[inline(always)]
+    fn sums<S: Isa>(&self, simd: S, kind: usize, first: usize) -> V<T, S> {
+        let lanes = T::lanes::<S>();
+        let [sum, ..] = self.sums.read().sum_rows_apart::<S, 1>(simd, (kind * ROWS + first) * lanes, lanes);
+        sum
+    }
 }
 
 /// Loads rows and makes the rest.
@@ -85,20 +93,16 @@ impl<T: Real> Kernel for Load<'_, '_, T> {
                 keys.sums.store((at * ROWS + row) * lanes, products(simd, a, b, pitch));
             }
         }
-        let (scale, sums) = (T::from_f64(gates.scale), keys.sums.read());
-        let vectors = |at: usize, first: usize| -> V<T, S> {
-            let [sum, ..] = sums.sum_rows_apart::<S, 1>(simd, (at * ROWS + first) * lanes, lanes);
-            sum
-        };
+        let scale = T::from_f64(gates.scale);
         for first in (0..rows).step_by(lanes) {
             let (mut by_q, mut by_k) = (V::splat(simd, scale), V::constant(simd, 1.0));
             if gates.qk_l2norm {
-                by_k = inverse_length(vectors(0, first), 1.0);
-                by_q = inverse_length(vectors(1, first), gates.scale);
+                by_k = inverse_length(keys.sums(simd, 0, first), 1.0);
+                by_q = inverse_length(keys.sums(simd, 1, first), gates.scale);
             }
             keys.by_q.store(first, by_q);
             keys.by_k.store(first, by_k);
-            keys.dot.store(first, by_q * by_k * vectors(2, first));
+            keys.dot.store(first, by_q * by_k * keys.sums(simd, 2, first));
         }
     }
 }
