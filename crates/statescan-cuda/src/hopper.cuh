@@ -29,6 +29,23 @@ DEVICE void barrier_wait(Barrier& barrier, u32 phase) {
   } while (!done);
 }
 
+// A place in a ring, and the phase of its barriers.
+template <int COUNT> struct Turn {
+  int at = 0;
+  u32 phase = 0;
+  DEVICE void next() {
+    if (++at == COUNT) at = 0, phase ^= 1;
+  }
+};
+
+// Arrivals of a warp: one thread's, after all of them have met. `racecheck` does not see that they met, and reports what the others have written;
+// with 32 it reports nothing.
+constexpr int ARRIVALS = 1;
+DEVICE void warp_arrive(Barrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 < ARRIVALS) barrier_arrive(barrier);
+}
+
 // ---- tiles: `at` is the first element of a tile along each axis, the innermost axis first
 
 struct TensorMap;   // declared among the parameters of kernels that take one
@@ -67,6 +84,16 @@ template <int RANK> DEVICE void tile_load(void* to, const TensorMap& map, Barrie
 // Makes what this thread wrote to shared memory visible to copies and products that start later.
 DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Starts to copy so many bytes, a multiple of 16 from and to multiples of 16; those that come to shared memory count at the barrier.
+DEVICE void bytes_load(void* to, const void* from, u32 bytes, Barrier& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(&barrier)) : "memory");
+}
+// commits and waits for it are those of tiles
+DEVICE void bytes_store(void* to, const void* from, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+}
+
 // Starts to copy a tile from shared memory; elements outside of the tensor are left out.
 // lines of the tensor must be whole 16 bytes: behind the end of others zeros are written up to the next 16
 template <int RANK> DEVICE void tile_store(const TensorMap& map, const void* from, const int (&at)[RANK]) {
@@ -98,6 +125,22 @@ template <bool TRANSPOSED> DEVICE void store_matrices(void* line, const u32 (&v)
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  ::"r"(shared_address(line)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
+
+// Where a thread's part of a fragment of 16 lines x 16 columns lies in a tile, in bytes; the k-th fragment along the lines is at `^ 32 k`.
+// Lines are those of the thread's warp.
+DEVICE int lines_at() {
+  const int lane = threadIdx.x % 32;
+  return (threadIdx.x % 128 / 32 * 16 + lane % 16) * 128 + ((lane / 16) ^ lane % 8) * 16;
+}
+// The same of a transposed fragment, and the k-th one down the lines is at `+ 2048 k`: columns are those of the thread's warp.
+DEVICE int columns_at() {
+  const int lane = threadIdx.x % 32, line = lane / 16 * 8 + lane % 8, unit = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
+  return line * 128 + (unit ^ lane % 8) * 16;
+}
+
+// two numbers of a register
+DEVICE f32 low_bf16(u32 two) { return __uint_as_float(two << 16); }
+DEVICE f32 high_bf16(u32 two) { return __uint_as_float(two & 0xffff0000u); }
 
 // ---- registers: a warpgroup hands some on, another one takes them; COUNT is what a thread has afterwards, a multiple of 8
 

@@ -4,7 +4,7 @@
 //! order, so what one of them has found out is there for the next: a call that is like an earlier one makes no plan, no configuration and no text.
 
 use crate::recent::Recent;
-use crate::{Config, Error, Kernel, Launch, Layout, Parameter, Program, Result, Stream};
+use crate::{Config, Error, Function, Kernel, Launch, Layout, Parameter, Program, Result, Stream};
 use core::any::Any;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
@@ -137,11 +137,36 @@ impl<'s> Queue<'s> {
         launch: Launch,
         params: &P,
     ) -> Result<()> {
+        let function = self.function(program, config, launch)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.stream.start(function, launch, params) }
+    }
+
+    /// As [`Queue::launch`], and the kernel begins as [`Stream::launch_early`] says.
+    ///
+    /// # Errors
+    /// Those of [`Stream::launch`].
+    ///
+    /// # Safety
+    /// As for [`Queue::launch`].
+    pub unsafe fn launch_early<P: Parameter>(
+        &self,
+        program: &Program<P>,
+        config: impl Fn() -> Config,
+        launch: Launch,
+        params: &P,
+    ) -> Result<()> {
+        let function = self.function(program, config, launch)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.stream.start_early(function, launch, params) }
+    }
+
+    /// The kernel, loaded.
+    fn function<P: Parameter>(&self, program: &Program<P>, config: impl Fn() -> Config, launch: Launch) -> Result<Function> {
         let load = || -> Result<_, Error> { self.stream.function(program, &config(), launch.shared) };
         let function = self.find(load)?;
         debug_assert!(load().is_ok_and(|own| own == function), "the key lacks something that {} depends on", program.kernel);
-        // SAFETY: the caller's contract.
-        unsafe { self.stream.start(function, launch, params) }
+        Ok(function)
     }
 }
 

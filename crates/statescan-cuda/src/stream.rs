@@ -453,6 +453,17 @@ impl Stream {
     ) -> Result<()> {
         driven! { self =>
             let function = self.function(program, config, launch.shared)?;
+            // SAFETY: the caller's contract.
+            unsafe { self.start_early(function, launch, params) }
+        }
+    }
+
+    /// Puts a kernel into the stream, to begin as [`Stream::launch_early`] says.
+    ///
+    /// # Safety
+    /// As for [`Stream::start`].
+    pub unsafe fn start_early<P: Parameter>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
+        driven! { self =>
             let early = self.numbers().has_early_starts();
             // SAFETY: the caller's contract.
             unsafe { self.put(function, launch, params, early) }

@@ -55,3 +55,8 @@ DEVICE bool exists(const Inputs& p, StateRow at) {
   if constexpr (SEQUENCES == Sequences::Bounds) return at.row >= 0 && at.row < p.sequence_count;
   return at.sequence >= 0 && at.sequence < (NUMBERED ? p.sequence_count : 1);
 }
+
+// A number of a head's state in a tensor of them (`States`).
+template <typename E, typename S> DEVICE E* state_at(const S& s, StateRow at, i64 head, i64 i, i64 j) {
+  return static_cast<E*>(s.data) + (at.row * s.stride[0] + at.sequence * s.stride[1] + head * s.stride[2] + i * s.stride[3] + j * s.stride[4]);
+}

@@ -1,9 +1,10 @@
 //! What operations on CUDA have in common: how they name what `common.cuh` names, and what they refuse.
 
 use super::sequences::{Segments, Sequences};
-use crate::cuda::Value;
+use crate::cuda::{Address, Value, neighbours, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};
+use core::ffi::c_void;
 
 /// What a launch does with rows, as `common.cuh` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,4 +93,30 @@ pub(crate) fn type_of(target: &Option<RawViewMut>) -> DType {
 /// How a target lies that may be missing.
 pub(crate) fn read(target: &Option<RawViewMut>) -> Option<View<'_>> {
     target.as_ref().map(|v| v.as_read())
+}
+
+/// Neighbours along the last of four axes that one access can take, no piece of which is beyond its end.
+pub(crate) fn width(view: &View<'_>) -> usize {
+    let length = view.shape()[3];
+    (0..4).map(|shift| neighbours(view, 3, 8) >> shift).find(|&n| n > 0 && length.is_multiple_of(n)).unwrap_or(1)
+}
+
+params! {
+    /// States of sequences, (row, sequence, head, and two axes of a head's state); strides count elements.
+    #[derive(Default)]
+    pub(crate) struct States {
+        data: Address<c_void>,
+        stride: [i64; 5],
+    }
+}
+
+impl States {
+    pub(crate) fn of(view: &Option<View<'_>>) -> Self {
+        let Some(view) = view else { return States::default() };
+        let mut stride = [0; 5];
+        for (to, &from) in stride.iter_mut().zip(view.strides().iter()) {
+            *to = from as i64;
+        }
+        States { data: Address::new(view.as_ptr() as u64), stride }
+    }
 }

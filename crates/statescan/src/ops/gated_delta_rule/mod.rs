@@ -53,9 +53,11 @@
 //!
 //! States before every chunk and `u` come from the forward pass, or are computed again. Gradients overwrite.
 //!
-//! **CUDA.** There are no kernels yet: calls on a device are an [`Error::Unavailable`](crate::Error::Unavailable).
+//! **CUDA.** The forward pass takes the same steps in the same order, with the state in registers: what it computes is `f32` whatever an argument is
+//! stored as. There are no kernels yet for the backward pass, which is an [`Error::Unavailable`](crate::Error::Unavailable), and none for `f64`.
 
 mod cpu;
+mod cuda;
 mod gates;
 mod problem;
 pub mod reference;
@@ -174,11 +176,11 @@ operation! {
         checkpoints,
     }
     backward_workspace {
-        /// Scratch memory, of which the CPU needs none.
+        /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements, of which the CPU needs none.
     }
 }
 
-/// Number of `f32` (`f64` where v is) elements that `Outputs::checkpoints` must have.
+/// Number of `f32` (`f64` where v is) elements that `Outputs::checkpoints` must have: none on CUDA, where states are computed again.
 ///
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
@@ -194,7 +196,7 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
     prepared::state_shape(&Table, &args.call())
 }
 
-/// Number of `f32` elements that `Gradients::workspace` must have: none.
+/// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU.
 ///
 /// # Errors
 /// Those of [`forward`] that concern the arguments.

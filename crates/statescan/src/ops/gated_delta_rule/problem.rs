@@ -1,7 +1,7 @@
 //! A checked call in normal form.
 
 use super::gates::{GateArgs, Gates};
-use super::{Args, Cotangents, GradientTargets, MOST_WIDTH, OP, SIGNATURE, Sources, Table, Targets, cpu, reference};
+use super::{Args, Cotangents, GradientTargets, MOST_WIDTH, OP, SIGNATURE, Sources, Table, Targets, cpu, cuda, reference};
 use crate::cuda::Stream;
 use crate::error::{Error, Result};
 use crate::ops::call::{Call, Given, Written};
@@ -9,12 +9,14 @@ use crate::ops::check::{Checker, check_groups};
 use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
 use crate::ops::op::{self, Op, Place};
-use crate::ops::sequences::{Extent, Segments};
+use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::tensor::{Dense, Device, Shape, View};
 
 /// Time runs forwards, states have a sequence axis.
 #[derive(Debug, Clone)]
 pub struct Problem<'a> {
+    pub batch: usize,
+    pub seqlen: usize,
     /// Heads of keys, and heads of values that share one.
     pub heads: usize,
     pub group: usize,
@@ -32,11 +34,14 @@ pub struct Problem<'a> {
     pub gates: Gates,
     /// (rows, sequences, J, N, P)
     pub initial_state: Option<View<'a>>,
-    /// How time divides.
+    pub sequences: Sequences<'a>,
+    /// How time divides, where the host can read it.
     pub segments: Segments,
     /// The shape of a state as the caller has it.
     pub state_shape: Shape,
     pub normal: Normal,
+    /// Whether the caller's time runs backwards.
+    pub reverse: bool,
 }
 
 /// The time axis of everything that has one.
@@ -61,6 +66,8 @@ impl<'a> Problem<'a> {
         let normal = Normal::new(args.reverse, &segments);
         let timed = |view: View<'a>| normal.timed(view, TIME);
         Ok(Problem {
+            batch,
+            seqlen,
             heads,
             group: all / heads,
             keys,
@@ -75,9 +82,11 @@ impl<'a> Problem<'a> {
             dt_bias: args.dt_bias,
             gates,
             initial_state: args.initial_state.map(|view| normal.state(view)),
+            sequences: args.sequences,
             segments: if args.reverse { segments.reversed(seqlen) } else { segments },
             state_shape,
             normal,
+            reverse: args.reverse,
         })
     }
 
@@ -112,9 +121,6 @@ impl Op for Table {
     }
 }
 
-/// There is no kernel for CUDA.
-const UNAVAILABLE: Error = Error::Unavailable { what: OP, why: "it has no kernel for CUDA" };
-
 impl op::Problem for Problem<'_> {
     fn op(&self) -> &'static str {
         OP
@@ -128,23 +134,29 @@ impl op::Problem for Problem<'_> {
         if self.v.device() == Device::Cpu { cpu::Checkpoints::new(self).len } else { 0 }
     }
 
-    fn workspace_len(&self, _stream: &Stream) -> Result<usize> {
-        Err(UNAVAILABLE)
+    fn workspace_len(&self, stream: &Stream) -> Result<usize> {
+        cuda::workspace_len(stream, self)
     }
 
-    fn backward_workspace_len(&self, _stream: &Stream, _has_saved: bool) -> Result<usize> {
-        Err(UNAVAILABLE)
+    fn backward_workspace_len(&self, stream: &Stream, _has_saved: bool) -> Result<usize> {
+        cuda::backward_workspace_len(stream, self)
     }
 
     fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
-        let Place::Host(exec) = place else { return Err(UNAVAILABLE) };
-        cpu::forward(exec, self, &Targets::new(self, out));
+        let targets = Targets::new(self, out);
+        match place {
+            Place::Host(exec) => cpu::forward(exec, self, &targets),
+            Place::Device(queue) => cuda::forward(&queue, self, &targets)?,
+        }
         Ok(())
     }
 
     fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let Place::Host(exec) = place else { return Err(UNAVAILABLE) };
-        cpu::backward(exec, self, &Sources::new(self, given), &GradientTargets::new(self, grads));
+        let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
+        match place {
+            Place::Host(exec) => cpu::backward(exec, self, &sources, &targets),
+            Place::Device(queue) => cuda::backward(&queue, self, &sources, &targets)?,
+        }
         Ok(())
     }
 }

@@ -1,11 +1,12 @@
 //! The kernels against the oracle: types, layouts, levels, sizes, options.
 
 use super::*;
-use crate::common::{Rng, cpu_executors, random_cases};
+use crate::common::device::on_gpu;
+use crate::common::{Rng, executors, random_cases};
 use proptest::prelude::*;
 
 fn everywhere(case: Case) {
-    check(&case, &cpu_executors());
+    check(&case, &executors());
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn any_subset_of_gradients_is_the_same() {
     let case = Case::new(DType::F32, [2, 100, 2, 4, 8, 6], RAW | BIAS | SIGMOID | UNIT | INITIAL);
     let (inputs, exec) = (Inputs::new(&case), Exec::cpu(1));
     let args = inputs.args(&case);
-    for (name, whole) in run_backward(&case, &inputs, &exec, None) {
+    for (name, whole) in run_backward(&case, &inputs, &exec, None).unwrap() {
         let mut alone = poisoned(&mut Rng::new(1), whole.dtype(), &whole.shape(), Layout::Dense);
         let mut grads = Gradients::default();
         let slot = match name {
@@ -140,4 +141,22 @@ proptest! {
         let case = Case::new(dtype, [batch, seqlen, heads, heads * group, keys, values], options | UNIT);
         check(&Case { layout, decay, seed: u64::from(seed), ..case }, &[Exec::cpu(1)]);
     }
+}
+
+#[test]
+fn widths_of_models_on_a_gpu() {
+    let options = DECAY | BETA | UNIT | INITIAL;
+    let cases = [DType::F32, DType::BF16, DType::F16].into_iter().flat_map(|dtype| {
+        [0, CHANNELS, BOUNDS, RAW | BIAS | SIGMOID | DOUBLED].into_iter().flat_map(move |more| {
+            [
+                [2, 333, 2, 4, 128, 128],
+                [1, 200, 2, 2, 64, 64],
+                [1, 65, 1, 3, 64, 128],
+                [2, 100, 2, 2, 128, 64],
+                [1, 77, 2, 2, 256, 256],
+            ]
+            .map(|sizes| Case { seed: 2, ..Case::new(dtype, sizes, options | more) })
+        })
+    });
+    on_gpu(cases, check);
 }

@@ -6,7 +6,7 @@ mod rules;
 mod step;
 mod vectors;
 
-use crate::common::device::{is_gpu, on, ran};
+use crate::common::device::{home, is_gpu, on, ran};
 use crate::common::options::{BOUNDS, INDEX, INDEX_STATES, INITIAL, REVERSE};
 use crate::common::{Layout, Rng, assert_close, assert_close_in_scale, indices, normal, poisoned, random, uniform};
 use num_complex::Complex64;
@@ -151,6 +151,15 @@ impl Inputs {
         }
     }
 
+    /// The same on an executor's device.
+    fn on(&self, exec: &Exec) -> Self {
+        let on = |tensor| on(exec, tensor);
+        let [q, k, v, g, beta, a_log] = [&self.q, &self.k, &self.v, &self.g, &self.beta, &self.a_log].map(on);
+        let [bias, state, bounds, index, dy, dstate] =
+            [&self.bias, &self.state, &self.bounds, &self.index, &self.dy, &self.dstate].map(on);
+        Inputs { q, k, v, g, beta, a_log, bias, state, bounds, index, dy, dstate }
+    }
+
     fn args<'a>(&'a self, case: &Case) -> Args<'a> {
         let on = |option, view: &'a Tensor| case.has(option).then(|| view.view());
         Args::new(self.q.view(), self.k.view(), self.v.view())
@@ -186,24 +195,28 @@ struct Results {
     saved: Tensor,
 }
 
-fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Results {
-    let rng = &mut Rng::new(case.seed + 1);
+fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Option<Results> {
+    let (inputs, rng) = (inputs.on(exec), &mut Rng::new(case.seed + 1));
     let args = inputs.args(case);
     let len = gdr::checkpoints_len(&args).unwrap();
-    let mut y = poisoned(rng, case.dtype, &inputs.v.shape(), case.layout);
-    let mut last = poisoned(rng, case.wide(), &case.state_shape(), case.layout);
-    let mut saved = poisoned(rng, case.wide(), &[len], Layout::Dense);
+    let mut fresh = |dtype, shape: &[usize], layout| on(exec, &poisoned(rng, dtype, shape, layout));
+    let mut y = fresh(case.dtype, &inputs.v.shape(), case.layout);
+    let mut last = fresh(case.wide(), &case.state_shape(), case.layout);
+    let mut saved = fresh(case.wide(), &[len], Layout::Dense);
     let mut out = Outputs::default().y(y.view_mut()).final_state(last.view_mut()).checkpoints(saved.view_mut());
-    gdr::forward(exec, &args, &mut out).unwrap();
-    Results { y, last, saved }
+    let call = gdr::forward(exec, &args, &mut out);
+    ran(exec, call, &[&y, &last]).then(|| Results { y: home(&y), last: home(&last), saved })
 }
 
 /// The gradients that a case has, by name, poisoned beforehand.
-fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
-    let (i, args, rng) = (inputs, inputs.args(case), &mut Rng::new(case.seed + 2));
-    let mut fresh = |like: &Tensor| poisoned(rng, like.dtype(), &like.shape(), case.layout);
+fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor>) -> Option<Vec<(&'static str, Tensor)>> {
+    let (i, rng) = (&inputs.on(exec), &mut Rng::new(case.seed + 2));
+    let args = i.args(case);
+    let mut fresh = |like: &Tensor| on(exec, &poisoned(rng, like.dtype(), &like.shape(), case.layout));
     let [mut q, mut k, mut v, mut g] = [&i.q, &i.k, &i.v, &i.g].map(&mut fresh);
     let [mut beta, mut a_log, mut bias, mut state] = [&i.beta, &i.a_log, &i.bias, &i.state].map(&mut fresh);
+    let scratch = gdr::backward_workspace_len(exec, &args).unwrap_or(0);
+    let mut scratch = on(exec, &poisoned(&mut Rng::new(1), DType::F32, &[scratch], Layout::Dense));
     let mut grads = Gradients::default()
         .q(q.view_mut())
         .k(k.view_mut())
@@ -212,14 +225,18 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
         .beta(args.beta.is_some().then(|| beta.view_mut()))
         .a_log(args.a_log.is_some().then(|| a_log.view_mut()))
         .dt_bias(args.dt_bias.is_some().then(|| bias.view_mut()))
-        .initial_state(state.view_mut());
-    gdr::backward(exec, &args, saved.map(Tensor::view), &i.cotangents(), &mut grads).unwrap();
+        .initial_state(state.view_mut())
+        .workspace((!scratch.view().is_empty()).then(|| scratch.view_mut()));
+    let call = gdr::backward(exec, &args, saved.map(Tensor::view), &i.cotangents(), &mut grads);
+    if !ran(exec, call, &[&q, &k, &v, &state]) {
+        return None;
+    }
     let mut all = vec![("q", q), ("k", k), ("v", v), ("initial_state", state)];
     all.extend(args.g.is_some().then_some(("g", g)));
     all.extend(args.beta.is_some().then_some(("beta", beta)));
     all.extend(args.a_log.is_some().then_some(("a_log", a_log)));
     all.extend(args.dt_bias.is_some().then_some(("dt_bias", bias)));
-    all
+    Some(all.into_iter().map(|(name, grad)| (name, home(&grad))).collect())
 }
 
 /// The oracle's gradient of this name.
@@ -249,11 +266,16 @@ fn check(case: &Case, execs: &[Exec]) {
     let by = reference::backward(&args, &inputs.cotangents()).unwrap();
     for exec in execs {
         let what = |name: &str| format!("{name} of {case:?} on {exec:?}");
-        let got = run_forward(case, &inputs, exec);
-        assert_close(&what("y"), &got.y, &expected.y, ErrorBound::for_scan(case.dtype, case.seqlen));
-        let bound = ErrorBound::for_scan(case.wide(), case.seqlen);
+        let on_device = |bound: ErrorBound| if is_gpu(exec) { bound.in_products(case.dtype) } else { bound };
+        let Some(got) = run_forward(case, &inputs, exec) else { continue };
+        assert_close(&what("y"), &got.y, &expected.y, on_device(ErrorBound::for_scan(case.dtype, case.seqlen)));
+        let bound = on_device(ErrorBound::for_scan(case.wide(), case.seqlen));
         assert_close(&what("final_state"), &got.last, &expected.final_state, bound);
-        let grads = run_backward(case, &inputs, exec, Some(&got.saved));
+        if is_gpu(exec) {
+            let again = run_forward(case, &inputs, exec).unwrap();
+            assert!(got.y.bytes() == again.y.bytes() && got.last.bytes() == again.last.bytes(), "{}", what("two runs differ"));
+        }
+        let Some(grads) = run_backward(case, &inputs, exec, Some(&got.saved)) else { continue };
         for (name, got) in &grads {
             let (wanted, bound) = (of(&by, name), ErrorBound::for_gradient(got.dtype(), case.seqlen));
             // sums over steps, or differences of sums over a chunk, whose terms are as large as the gradients by queries; what is too small for a normal
@@ -266,7 +288,7 @@ fn check(case: &Case, execs: &[Exec]) {
             assert_close_in_scale(&what(&format!("gradient by {name}")), got, wanted, bound, scale);
         }
         if case.seed.is_multiple_of(2) {
-            for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, &inputs, exec, None)) {
+            for ((name, with), (_, without)) in grads.iter().zip(run_backward(case, &inputs, exec, None).unwrap()) {
                 assert_eq!(with.bytes(), without.bytes(), "{}", what(&format!("gradient by {name} without checkpoints")));
             }
         }

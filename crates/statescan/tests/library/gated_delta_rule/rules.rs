@@ -2,15 +2,16 @@
 //! name the argument and write nothing.
 
 use super::*;
+use crate::common::device::gpu;
 use crate::common::{assert_too_large, broadcast};
 use core::ops::Range;
 use statescan::{Level, ViewMut};
 
 /// Everything that both passes give.
 fn whole(case: &Case, inputs: &Inputs, exec: &Exec) -> Vec<u8> {
-    let out = run_forward(case, inputs, exec);
+    let out = run_forward(case, inputs, exec).unwrap();
     let mut bytes = [out.y.bytes(), out.last.bytes(), out.saved.bytes()].concat();
-    for (_, grad) in run_backward(case, inputs, exec, Some(&out.saved)) {
+    for (_, grad) in run_backward(case, inputs, exec, Some(&out.saved)).unwrap() {
         bytes.extend_from_slice(grad.bytes());
     }
     bytes
@@ -101,36 +102,46 @@ fn poison(buffer: &mut Tensor, at: &[usize]) {
 
 #[test]
 fn nan_stays_in_its_head_and_sequence() {
-    for channels in [0, CHANNELS] {
-        let case = Case::new(DType::F32, [2, 90, 2, 4, 6, 5], INITIAL | DECAY | BETA | UNIT | channels);
-        let mut inputs = Inputs::new(&case);
-        poison(&mut inputs.v, &[1, 40, 2, 3]);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1));
-        clean("y", &out.y, |i| i[0] == 1 && i[1] >= 40 && i[2] == 2 && i[3] == 3);
-        clean("state", &out.last, |i| i[0] == 1 && i[1] == 2 && i[3] == 3);
-        let mut inputs = Inputs::new(&case);
-        poison(&mut inputs.k, &[1, 40, 1, 3]);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1));
-        clean("y", &out.y, |i| i[0] == 1 && i[1] >= 40 && i[2] >= 2);
-        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), Some(&out.saved)) {
-            match name {
-                "q" | "k" => clean(name, &grad, |i| i[0] == 1 && i[2] == 1),
-                "v" | "g" | "beta" => clean(name, &grad, |i| i[0] == 1 && i[2] >= 2),
-                _ => clean(name, &grad, |i| i[0] == 1 && i[1] >= 2),
-            }
+    let case = |dtype, widths: [usize; 2], options| Case::new(dtype, [2, 90, 2, 4, widths[0], widths[1]], options);
+    let options = INITIAL | DECAY | BETA | UNIT;
+    for exec in [Exec::cpu(1)].into_iter().chain(gpu()) {
+        nan_stays(&case(DType::F32, [6, 5], options), &exec);
+        nan_stays(&case(DType::F32, [6, 5], options | CHANNELS), &exec);
+        if is_gpu(&exec) {
+            nan_stays(&case(DType::BF16, [128, 64], options), &exec);
         }
-        let case = Case { batch: 1, options: case.options | BOUNDS, ..case };
-        let mut inputs = Inputs::new(&case);
-        poison(&mut inputs.q, &[0, 40, 0, 0]);
-        poison(&mut inputs.k, &[0, 41, 0, 0]);
-        let out = run_forward(&case, &inputs, &Exec::cpu(1));
-        clean("y", &out.y, |i| (30..60).contains(&i[1]));
-        clean("state", &out.last, |i| i[0] == 2);
-        for (name, grad) in run_backward(&case, &inputs, &Exec::cpu(1), None) {
-            match name {
-                "initial_state" => clean(name, &grad, |i| i[0] == 2),
-                _ => clean(name, &grad, |i| (30..60).contains(&i[1])),
-            }
+    }
+}
+
+fn nan_stays(case: &Case, exec: &Exec) {
+    let run = |case: &Case, inputs: &Inputs| run_forward(case, inputs, exec).unwrap();
+    let mut inputs = Inputs::new(case);
+    poison(&mut inputs.v, &[1, 40, 2, 3]);
+    let out = run(case, &inputs);
+    clean("y", &out.y, |i| i[0] == 1 && i[1] >= 40 && i[2] == 2 && i[3] == 3);
+    clean("state", &out.last, |i| i[0] == 1 && i[1] == 2 && i[3] == 3);
+    let mut inputs = Inputs::new(case);
+    poison(&mut inputs.k, &[1, 40, 1, 3]);
+    let out = run(case, &inputs);
+    clean("y", &out.y, |i| i[0] == 1 && i[1] >= 40 && i[2] >= 2);
+    for (name, grad) in run_backward(case, &inputs, exec, Some(&out.saved)).into_iter().flatten() {
+        match name {
+            "q" | "k" => clean(name, &grad, |i| i[0] == 1 && i[2] == 1),
+            "v" | "g" | "beta" => clean(name, &grad, |i| i[0] == 1 && i[2] >= 2),
+            _ => clean(name, &grad, |i| i[0] == 1 && i[1] >= 2),
+        }
+    }
+    let case = &Case { batch: 1, options: case.options | BOUNDS, ..case.clone() };
+    let mut inputs = Inputs::new(case);
+    poison(&mut inputs.q, &[0, 40, 0, 0]);
+    poison(&mut inputs.k, &[0, 41, 0, 0]);
+    let out = run(case, &inputs);
+    clean("y", &out.y, |i| (30..60).contains(&i[1]));
+    clean("state", &out.last, |i| i[0] == 2);
+    for (name, grad) in run_backward(case, &inputs, exec, None).into_iter().flatten() {
+        match name {
+            "initial_state" => clean(name, &grad, |i| i[0] == 2),
+            _ => clean(name, &grad, |i| (30..60).contains(&i[1])),
         }
     }
 }
@@ -201,12 +212,8 @@ fn sizes_that_no_memory_has_are_refused() {
 }
 
 #[test]
-fn devices_are_refused_by_name() {
-    let Some(exec) = crate::common::device::gpu() else { return };
-    let case = Case::new(DType::F32, [1, 10, 2, 2, 4, 4], 0);
-    let inputs = Inputs::new(&case);
-    let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|tensor| on(&exec, tensor));
-    let mut y = on(&exec, &poisoned(&mut Rng::new(1), DType::F32, &v.shape(), Layout::Dense));
-    let call = gdr::forward(&exec, &Args::new(q.view(), k.view(), v.view()), &mut Outputs::default().y(y.view_mut()));
-    assert!(is_gpu(&exec) && !ran(&exec, call, &[&y]));
+fn double_precision_is_refused_on_a_gpu() {
+    let Some(exec) = gpu() else { return };
+    let case = Case::new(DType::F64, [1, 10, 2, 2, 4, 4], 0);
+    assert!(run_forward(&case, &Inputs::new(&case), &exec).is_none());
 }

@@ -64,7 +64,7 @@ fn steps_give_the_bits_of_the_operation() {
             let exec = Exec::cpu(1).with_level(level).unwrap();
             let case = Case::new(DType::F32, [2, 70, 2, 4, 33, 80], options | INITIAL);
             let inputs = Inputs::new(&case);
-            let out = run_forward(&case, &inputs, &exec);
+            let out = run_forward(&case, &inputs, &exec).unwrap();
             let (args, mut state) = (inputs.args(&case), inputs.state.clone());
             for t in 0..70 {
                 let cut = |view| at(view, t);

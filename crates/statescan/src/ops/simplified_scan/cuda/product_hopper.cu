@@ -34,14 +34,6 @@ static_assert(STAGES >= 2, "numbers are split while others are multiplied");
 
 struct Barriers { Barrier full[STAGES], empty[STAGES]; };
 
-struct Turn {
-  int at = 0;
-  u32 phase = 0;
-  DEVICE void next() {
-    if (++at == STAGES) at = 0, phase ^= 1;
-  }
-};
-
 // The tiles of a block: which lines are streamed and held, and the depths.
 struct Tile {
   int row, column, slice;
@@ -51,11 +43,6 @@ struct Tile {
     column = i % column_tiles * (OVER_TIME ? COLUMNS : LINES), slice = i / column_tiles;
   }
 };
-
-DEVICE void warp_arrive(Barrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
-}
 
 // ---- the held factor: a warpgroup
 
@@ -139,7 +126,7 @@ DEVICE void copy_streamed(const HopperParams& p, const Tile& tile, const Depths<
 }
 
 DEVICE void split_held(const HopperParams& p, char* shared, Barriers& barriers) {
-  Turn turn;
+  Turn<STAGES> turn;
 #pragma unroll 1
   for (int i = blockIdx.x; i < p.tiles; i += gridDim.x) {
     const Tile tile(p, i);
@@ -344,7 +331,7 @@ struct Consumer {
   }
 
   DEVICE void run(const HopperParams& p, const char* shared, Barriers& barriers) {
-    Turn turn;
+    Turn<STAGES> turn;
 #pragma unroll 1
     for (int i = blockIdx.x; i < p.tiles; i += gridDim.x) {
       int left = Depths<int>(p, Tile(p, i).slice).left;

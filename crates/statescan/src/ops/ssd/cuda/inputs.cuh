@@ -43,12 +43,6 @@ DEVICE i64 start_of_piece(const Inputs& p, i64 batch, i64 end, i64 limit) {
   return start;
 }
 
-// ---- states in tensors (`States`, for kernels that have any): (row, sequence, head, column, state)
-
-template <typename E, typename S> DEVICE E* state_at(const S& s, StateRow at, i64 head, i64 column, i64 n) {
-  return static_cast<E*>(s.data) + (at.row * s.stride[0] + at.sequence * s.stride[1] + head * s.stride[2] + column * s.stride[3] + n * s.stride[4]);
-}
-
 // ---- step sizes
 
 // A head's constants.

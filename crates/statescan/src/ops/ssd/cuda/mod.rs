@@ -17,11 +17,10 @@ pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 
 use super::Problem;
-use crate::cuda::{Address, Config, Header, Numbers, StepTypes, Stream, Strided, header, neighbours, params};
+use crate::cuda::{Config, Header, Numbers, StepTypes, Stream, Strided, header, params};
 use crate::error::{Error, Result};
-use crate::ops::on_cuda::{dtype, single_only};
+use crate::ops::on_cuda::{States, dtype, single_only, width};
 use crate::tensor::{DType, RawViewMut, View};
-use core::ffi::c_void;
 use portable::plan::{Math, Shape, Tiles};
 
 const INPUTS: Header = header!("inputs.cuh");
@@ -46,26 +45,6 @@ struct Setting {
 impl Setting {
     fn of(stream: &Stream) -> Setting {
         Setting { numbers: stream.numbers(), tf32: stream.allows_tf32() }
-    }
-}
-
-params! {
-    /// States of sequences, (row, sequence, head, column, state); strides count elements.
-    #[derive(Default)]
-    struct States {
-        data: Address<c_void>,
-        stride: [i64; 5],
-    }
-}
-
-impl States {
-    fn of(view: &Option<View<'_>>) -> Self {
-        let Some(view) = view else { return States::default() };
-        let mut stride = [0; 5];
-        for (to, &from) in stride.iter_mut().zip(view.strides().iter()) {
-            *to = from as i64;
-        }
-        States { data: Address::new(view.as_ptr() as u64), stride }
     }
 }
 
@@ -223,13 +202,7 @@ impl<'p, 'a> Call<'p, 'a> {
     }
 }
 
-/// Neighbours along the last axis that one access can take, no piece of which is beyond its end.
-fn width(view: &View<'_>) -> usize {
-    let length = view.shape()[3];
-    (0..4).map(|shift| neighbours(view, 3, 8) >> shift).find(|&n| n > 0 && length.is_multiple_of(n)).unwrap_or(1)
-}
-
-/// The same of numbers that products are made of, dense, of so many in a row.
+/// As [`width`], of numbers that products are made of, dense, of so many in a row.
 fn gated_width(headdim: usize, math: Math) -> usize {
     (0..4).map(|shift| (16 / math.size()) >> shift).find(|&n| n > 0 && headdim.is_multiple_of(n)).unwrap_or(1)
 }

@@ -1,0 +1,141 @@
+//! The gated delta rule on CUDA.
+
+mod forward;
+#[cfg(all(test, feature = "cuda"))]
+mod tests;
+
+pub(super) use forward::{forward, workspace_len};
+
+use super::problem::Problem;
+use super::{GradientTargets, Sources};
+use crate::cuda::{Config, Header, Queue, Stream, Strided, header, params};
+use crate::error::{Error, Result};
+use crate::ops::on_cuda::{dtype, single_only};
+use crate::tensor::{DType, View};
+
+/// How decays and beta are made: calls and steps read them by the same rules.
+pub(super) const GATES: Header = header!("gates.cuh");
+const INPUTS: Header = header!("inputs.cuh");
+
+const NO_BACKWARD: Error = Error::Unavailable { what: "the backward pass of gated_delta_rule", why: "it has no kernel for CUDA" };
+
+pub(super) fn backward_workspace_len(_stream: &Stream, _problem: &Problem<'_>) -> Result<usize> {
+    Err(NO_BACKWARD)
+}
+
+pub(super) fn backward(
+    _queue: &Queue<'_>,
+    _problem: &Problem<'_>,
+    _sources: &Sources<'_>,
+    _targets: &GradientTargets,
+) -> Result<()> {
+    Err(NO_BACKWARD)
+}
+
+params! {
+    /// What every kernel reads.
+    struct Inputs {
+        /// (batch, step, head of keys, channel)
+        q: Strided,
+        k: Strided,
+        /// (batch, step, head, column)
+        v: Strided,
+        /// (batch, step, head), or (batch, step, head, channel)
+        g: Strided,
+        /// (batch, step, head)
+        beta: Strided,
+        /// (head)
+        a_log: Strided,
+        /// (head), or (head, channel)
+        bias: Strided,
+        /// Bounds (sequence), or the sequence of a step (batch, step).
+        sequences: Strided,
+        seqlen: i64,
+        /// Heads of values.
+        heads: i64,
+        sequence_count: i64,
+        scale: f32,
+        lower_bound: f32,
+        beta_factor: f32,
+        /// Bytes up to the alignment of the others.
+        free: u32,
+    }
+}
+
+/// A problem as kernels see it.
+#[derive(Clone, Copy)]
+struct Call<'p, 'a> {
+    problem: &'p Problem<'a>,
+    /// Bounds, or the sequence of each step, in the direction of the scan.
+    sequences: Option<View<'a>>,
+}
+
+impl<'p, 'a> Call<'p, 'a> {
+    fn new(problem: &'p Problem<'a>) -> Result<Self> {
+        single_only(problem.double, "gated_delta_rule in f64")?;
+        Ok(Call { problem, sequences: problem.sequences.along(problem.reverse) })
+    }
+
+    /// Whether states have an axis of sequences within a row.
+    fn numbered(&self) -> bool {
+        self.problem.sequences.are_numbered(&self.problem.segments)
+    }
+
+    fn sequence_count(&self) -> usize {
+        self.problem.sequences.count(&self.problem.segments)
+    }
+
+    /// Pieces of time that blocks walk on their own: sequences that have states, or rows.
+    fn pieces(&self) -> usize {
+        self.problem.batch.saturating_mul(self.sequence_count())
+    }
+
+    /// The constants of `inputs.cuh`, and types and sizes.
+    fn config(&self) -> Config {
+        let p = self.problem;
+        Config::default()
+            .dtype("QUERY", p.q.dtype())
+            .dtype("KEY", p.k.dtype())
+            .dtype("VALUE", p.v.dtype())
+            .dtype("GATE", dtype(&p.g))
+            .dtype("BETA", dtype(&p.beta))
+            .dtype("A_LOG", dtype(&p.a_log))
+            .dtype("BIAS", dtype(&p.dt_bias))
+            .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
+            .set("SEQUENCES", p.sequences.value())
+            .flag("NUMBERED", self.numbered())
+            .flag("REVERSE", p.reverse)
+            .flag("HAS_GATE", p.g.is_some())
+            .flag("BY_CHANNEL", p.gates.by_channel)
+            .flag("RAW", p.gates.raw)
+            .flag("HAS_BIAS", p.dt_bias.is_some())
+            .flag("BOUNDED", p.gates.lower_bound.is_some())
+            .flag("HAS_BETA", p.beta.is_some())
+            .flag("BETA_SIGMOID", p.gates.beta_sigmoid)
+            .int("KEYS", p.keys)
+            .int("VALUES", p.values)
+            .int("GROUP", p.group)
+    }
+
+    fn inputs(&self) -> Inputs {
+        let (p, gates) = (self.problem, &self.problem.gates);
+        let [g, beta, a_log, bias, sequences] = [&p.g, &p.beta, &p.a_log, &p.dt_bias, &self.sequences].map(Strided::of_option);
+        Inputs {
+            q: Strided::of(&p.q),
+            k: Strided::of(&p.k),
+            v: Strided::of(&p.v),
+            g,
+            beta,
+            a_log,
+            bias,
+            sequences,
+            seqlen: p.seqlen as i64,
+            heads: p.value_heads() as i64,
+            sequence_count: self.sequence_count() as i64,
+            scale: gates.scale as f32,
+            lower_bound: gates.lower_bound.unwrap_or(0.0) as f32,
+            beta_factor: gates.beta_factor as f32,
+            free: 0,
+        }
+    }
+}
