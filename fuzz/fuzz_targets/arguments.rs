@@ -83,9 +83,9 @@ fn option(u: &mut Unstructured<'_>, choice: &Choice) -> Result<Value> {
 
 fn options(u: &mut Unstructured<'_>, op: &'static Operation) -> Result<Options> {
     let mut options = Options::new();
-    for setting in op.signature.settings {
+    for spec in op.signature.options {
         if u.ratio(1, 3)? {
-            options.insert(setting.name.to_string(), option(u, &setting.choice)?);
+            options.insert(spec.name.to_string(), option(u, &spec.choice)?);
         }
     }
     Ok(options)

@@ -38,16 +38,16 @@ def operations() -> list[dict[str, Any]]: ...
 def forward(number: int, inputs: tuple, outputs: tuple, place: _Place | Unobserved) -> tuple | None: ...
 def backward(number: int, inputs: tuple, outputs: tuple, place: _Place | Unobserved) -> tuple | None: ...
 def ends_len(number: int, inputs: tuple, place: _Place) -> tuple[int, int]:
-    """How many numbers the first halves of a forward and of a backward pass keep; 0 where a pass is not in two halves."""
+    """How many numbers the first phases of a forward and of a backward pass keep; 0 where a pass is not in two phases."""
 
 def forward_ends(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple:
-    """The first half of a forward pass, which writes what it keeps, the state after the slice and its decay."""
+    """The first phase of a forward pass, which writes what it keeps, the state after the slice and its decay."""
 
 def forward_rest(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple:
-    """The second half; what the first one has kept is behind its inputs."""
+    """The second phase; what the first one has kept is behind its inputs."""
 
 def backward_ends(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple:
-    """The first half of a backward pass, of inputs and cotangents: what it keeps, and the gradient by the state before."""
+    """The first phase of a backward pass, of inputs and cotangents: what it keeps, and the gradient by the state before."""
 
 def backward_rest(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple: ...
 def summary(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple: ...

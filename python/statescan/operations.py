@@ -61,7 +61,7 @@ class Operation:
         # names of the tensors; those that may be None end in "?"
         self.tensors = tuple(a["name"] if a["required"] else f"{a['name']}?" for a in arguments)
         # types and names of the rest, and their defaults
-        self.options = tuple(item for setting in description["settings"] for item in setting["schema"])
+        self.options = tuple(item for option in description["settings"] for item in option["schema"])
         # how many of the tensors, from the first, have gradients
         self.differentiable = sum(a["gradient"] for a in arguments)
         self.outputs = tuple(

@@ -224,12 +224,12 @@ def identities_on_gpus(context):
         passes._WORK = enough
 
 
-def halves_on_gpus(context):
-    """Long slices, whose passes are in two halves, and beside one whose pass is not."""
+def two_phases_on_gpus(context):
+    """Long slices, whose passes are in two phases, and beside one whose pass is not."""
     lengths = ([4099, 3000], [3001, 70]) if context.ranks == 2 else ([3001, 2600, 2801], [2700, 0, 3000])
     cases = [(lengths[0], None, True, False), (lengths[1], None, True, True), (lengths[0], None, False, True)]
-    calls, first_half = [], Call.forward_ends
-    Call.forward_ends = lambda call, *others: calls.append(call) or first_half(call, *others)
+    calls, first_phase = [], Call.forward_ends
+    Call.forward_ends = lambda call, *others: calls.append(call) or first_phase(call, *others)
     try:
         compare_all(context, (scan,), cases)
         # two calls each
@@ -238,11 +238,11 @@ def halves_on_gpus(context):
         compare_bf16(context, lengths[0])
         assert calls or torch.cuda.get_device_capability() != (9, 0)
     finally:
-        Call.forward_ends = first_half
+        Call.forward_ends = first_phase
 
 
 def compare_bf16(context, lengths):
-    """SSD in bf16, whose passes are in two halves on Hopper; bounds are those of products of bf16."""
+    """SSD in bf16, whose passes are in two phases on Hopper; bounds are those of products of bf16."""
     steps, start, length = sum(lengths), sum(lengths[: context.rank]), lengths[context.rank]
     tensors = dict(x=torch.randn(1, steps, 4, 64), dt=rand(1, steps, 4, high=0.1), B=torch.randn(1, steps, 64))
     tensors = {name: t.bfloat16() for name, t in (tensors | {"C": torch.randn(1, steps, 64)}).items()} | {"A": -rand(4)}
@@ -467,12 +467,12 @@ def test_ranks(ranks, bodies):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs")
 def test_ranks_of_gpus():
-    run_ranks(2, "nccl", (identities_on_gpus, halves_on_gpus))
+    run_ranks(2, "nccl", (identities_on_gpus, two_phases_on_gpus))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 3, reason="there are no three GPUs")
 def test_three_ranks_of_gpus():
-    run_ranks(3, "nccl", (halves_on_gpus,))
+    run_ranks(3, "nccl", (two_phases_on_gpus,))
 
 
 def test_a_group_is_needed():

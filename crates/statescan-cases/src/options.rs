@@ -5,7 +5,7 @@ use crate::ops::{self, Options};
 use serde_json::Value as Json;
 use statescan::ops::Operation;
 use statescan::ops::call::Value;
-use statescan::ops::signature::{Choice, Setting};
+use statescan::ops::signature::{Choice, OptionSpec};
 
 /// What asks for a result that is computed anyway begins so, and in other projects.
 const RETURN: &str = "return_";
@@ -13,7 +13,7 @@ const OUTPUT: &str = "output_";
 
 /// The names of an operation's options.
 pub fn names(op: &Operation) -> Vec<String> {
-    let mut names: Vec<_> = op.signature.settings.iter().map(|setting| setting.name.to_string()).collect();
+    let mut names: Vec<_> = op.signature.options.iter().map(|spec| spec.name.to_string()).collect();
     let states = ops::results(op).filter(|result| result.is_state && result.cotangent);
     names.extend(states.map(|state| format!("{RETURN}{}", state.name)));
     names
@@ -24,8 +24,8 @@ pub fn names(op: &Operation) -> Vec<String> {
 /// # Errors
 /// [`Error::UnknownName`].
 pub fn canonical_name(op: &Operation, given: &str) -> Result<String> {
-    if let Some(at) = op.signature.setting(given) {
-        return Ok(op.signature.settings[at].name.to_string());
+    if let Some(at) = op.signature.option(given) {
+        return Ok(op.signature.options[at].name.to_string());
     }
     let state = given
         .strip_prefix(RETURN)
@@ -39,14 +39,14 @@ pub fn canonical_name(op: &Operation, given: &str) -> Result<String> {
     Err(Error::UnknownName { op: op.signature.name, what: "option", got: given.to_string(), known: known.join(", ") })
 }
 
-/// Replaces values of settings, which stand by position, by those of the options that are given.
+/// Replaces the values of options, which stand by position, by those that are given.
 ///
 /// # Errors
 /// [`Error::OptionValue`].
 pub fn read(op: &Operation, options: &Options, values: &mut [Value]) -> Result<()> {
-    for (setting, value) in op.signature.settings.iter().zip(values) {
-        if let Some(given) = given(options, setting.name) {
-            *value = read_one(op, setting, given)?;
+    for (spec, value) in op.signature.options.iter().zip(values) {
+        if let Some(given) = given(options, spec.name) {
+            *value = read_one(op, spec, given)?;
         }
     }
     Ok(())
@@ -58,8 +58,8 @@ fn given<'a>(options: &'a Options, name: &str) -> Option<&'a Json> {
 }
 
 /// The value of one option.
-fn read_one(op: &Operation, setting: &Setting, given: &Json) -> Result<Value> {
-    let value = match setting.choice {
+fn read_one(op: &Operation, spec: &OptionSpec, given: &Json) -> Result<Value> {
+    let value = match spec.choice {
         Choice::Flag(_) => given.as_bool().map(Value::Flag),
         Choice::Number(_) => given.as_f64().map(Value::Number),
         Choice::Count(_) => given.as_u64().and_then(|n| usize::try_from(n).ok()).map(Value::Count),
@@ -71,8 +71,8 @@ fn read_one(op: &Operation, setting: &Setting, given: &Json) -> Result<Value> {
     };
     value.ok_or_else(|| Error::OptionValue {
         op: op.signature.name,
-        option: setting.name.to_string(),
-        expected: expected(&setting.choice),
+        option: spec.name.to_string(),
+        expected: expected(&spec.choice),
         got: given.to_string(),
     })
 }

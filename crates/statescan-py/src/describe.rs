@@ -5,7 +5,7 @@ use pyo3::types::{PyDict, PyList};
 use statescan::ops::CHECKPOINT;
 use statescan::ops::call::{LANES, SPARE};
 use statescan::ops::operation::Operation;
-use statescan::ops::signature::{Argument, Choice, Complex, Output, ResultType, Role, Saved, Setting, Signature};
+use statescan::ops::signature::{Argument, Choice, Complex, OptionSpec, Output, ResultType, Role, Saved, Signature};
 
 /// Every operation as a dictionary: see `operations.py`.
 #[pyfunction]
@@ -23,7 +23,7 @@ fn description<'py>(py: Python<'py>, number: usize, signature: &'static Signatur
     of.set_item("name", signature.name)?;
     of.set_item("sizes", signature.sizes.iter().map(|(letter, name)| (letter.to_string(), *name)).collect::<Vec<_>>())?;
     of.set_item("arguments", list(py, signature.arguments, argument)?)?;
-    of.set_item("settings", list(py, signature.settings, setting)?)?;
+    of.set_item("settings", list(py, signature.options, option)?)?;
     of.set_item("results", list(py, signature.results, output)?)?;
     of.set_item("decay", signature.decay.map(|decay| output(py, decay)).transpose()?)?;
     of.set_item("leaders", signature.leaders.to_vec())?;
@@ -51,10 +51,10 @@ fn argument<'py>(py: Python<'py>, argument: &Argument) -> PyResult<Bound<'py, Py
 }
 
 /// Names and defaults as a schema of PyTorch's has them.
-fn setting<'py>(py: Python<'py>, setting: &Setting) -> PyResult<Bound<'py, PyDict>> {
+fn option<'py>(py: Python<'py>, spec: &OptionSpec) -> PyResult<Bound<'py, PyDict>> {
     let of = PyDict::new(py);
-    let name = setting.name;
-    match setting.choice {
+    let name = spec.name;
+    match spec.choice {
         Choice::Flag(default) => of.set_item("schema", vec![(format!("bool {name}"), default)])?,
         Choice::Number(default) => of.set_item("schema", vec![(format!("float {name}"), default)])?,
         Choice::Count(default) => of.set_item("schema", vec![(format!("int {name}"), default)])?,

@@ -26,16 +26,16 @@ pub fn take<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Signature
             false => arguments.option(argument.name)?,
         };
     }
-    for (setting, value) in signature.settings.iter().zip(&mut call.values) {
-        *value = match setting.choice {
-            Choice::Flag(_) => Value::Flag(arguments.value(setting.name, "True or False")?),
-            Choice::Count(_) => Value::Count(arguments.value(setting.name, "a whole number")?),
-            Choice::Number(_) => Value::Number(arguments.value(setting.name, "a number")?),
+    for (option, value) in signature.options.iter().zip(&mut call.values) {
+        *value = match option.choice {
+            Choice::Flag(_) => Value::Flag(arguments.value(option.name, "True or False")?),
+            Choice::Count(_) => Value::Count(arguments.value(option.name, "a whole number")?),
+            Choice::Number(_) => Value::Number(arguments.value(option.name, "a number")?),
             Choice::Interval => {
-                let (low, high) = arguments.interval(setting.name)?;
+                let (low, high) = arguments.interval(option.name)?;
                 Value::Interval(low, high)
             }
-            Choice::Word(words, default) => Value::Word(arguments.word(setting.name, words, default.is_none())?),
+            Choice::Word(words, default) => Value::Word(arguments.word(option.name, words, default.is_none())?),
         };
     }
     Ok(call)
@@ -54,7 +54,7 @@ pub fn forward<'py>(
     compute(number, inputs, outputs, &place, Part::Whole).map(Some)
 }
 
-/// The second half of such a pass; what the first one has kept is behind its inputs.
+/// The second phase of such a pass; what the first one has kept is behind its inputs.
 #[pyfunction]
 pub fn forward_rest<'py>(
     number: usize,
@@ -80,7 +80,7 @@ fn is_filled(call: &Call<'_>) -> bool {
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Whole,
-    /// The second half.
+    /// The second phase.
     Rest,
 }
 
@@ -129,7 +129,7 @@ pub fn backward<'py>(
     differentiate(number, inputs, outputs, &place, Part::Whole).map(Some)
 }
 
-/// The second half of such a pass; what the first one has kept is behind its inputs.
+/// The second phase of such a pass; what the first one has kept is behind its inputs.
 #[pyfunction]
 pub fn backward_rest<'py>(
     number: usize,
@@ -178,7 +178,7 @@ fn take_cotangents<'a>(arguments: &mut Arguments<'a, '_>, signature: &'static Si
     Ok(())
 }
 
-/// How many numbers the first halves of a forward and of a backward pass keep; 0 where a pass is not in two halves.
+/// How many numbers the first phases of a forward and of a backward pass keep; 0 where a pass is not in two phases.
 #[pyfunction]
 pub fn ends_len<'py>(number: usize, inputs: &Bound<'py, PyTuple>, place: Place<'py>) -> PyResult<[usize; 2]> {
     let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
@@ -188,7 +188,7 @@ pub fn ends_len<'py>(number: usize, inputs: &Bound<'py, PyTuple>, place: Place<'
     Ok(operation.prepare(&exec, &call).map_err(to_python)?.ends_len())
 }
 
-/// The first half of a forward pass: what it keeps, the state after the slice and its decay.
+/// The first phase of a forward pass: what it keeps, the state after the slice and its decay.
 #[pyfunction]
 pub fn forward_ends<'py>(
     number: usize,
@@ -205,7 +205,7 @@ pub fn forward_ends<'py>(
     arguments.run(move |_| prepared.forward_ends(ends, out))
 }
 
-/// The first half of a backward pass, whose inputs are those of the call and its cotangents: what it keeps, and the gradient by the state that enters.
+/// The first phase of a backward pass, whose inputs are those of the call and its cotangents: what it keeps, and the gradient by the state that enters.
 #[pyfunction]
 pub fn backward_ends<'py>(
     number: usize,

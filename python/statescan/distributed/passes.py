@@ -2,7 +2,7 @@
 
 A slice turns the state `h` that enters it into `state + link(h)`. Ranks tell each other both, combine those of the ranks before
 them in the order of the scan, and compute their slices from the state that comes out; gradients alike, from the last rank to
-the first (`docs/maths/sequence_parallel.md`). On a GPU passes over long slices of few channels are in two halves, the first of
+the first (`docs/maths/sequence_parallel.md`). On a GPU passes over long slices of few channels are in two phases, the first of
 which does not depend on what enters the slice and gives what the rank tells. Elsewhere that is one more pass over the slice,
 except where the rank's own pass gives it in time: nothing enters the first rank, and nobody listens to the last one. That ranks
 need not wait for whole passes of each other, such a pass goes by pieces of its channels, each with an exchange, on the CPU
@@ -51,8 +51,8 @@ def _most_pieces(context, link, call):
 
 
 def _count(context, link, call, slices):
-    """How many pieces a pass has: on a GPU as many as have enough work, of the longest slice. One in two halves needs none."""
-    if slices.halves:
+    """How many pieces a pass has: on a GPU as many as have enough work, of the longest slice. One in two phases needs none."""
+    if slices.two_phase:
         return 1
     count, x = _most_pieces(context, link, call), call.tensors[0]
     if call.op in _WHOLE and x.device.type in _SUMMARY_FIRST:
@@ -125,13 +125,13 @@ _PLANS = Remembered()
 
 
 def _plan(context, link, call, slices, state):
-    key = context.rank, slices.lengths, slices.halves, _PIECES, _WORK, _SUMMARY_FIRST, call.key
+    key = context.rank, slices.lengths, slices.two_phase, _PIECES, _WORK, _SUMMARY_FIRST, call.key
     return _PLANS.get(key, lambda: _Plan(context, link, call, slices, state))
 
 
 def _ends(call, slices, is_backward):
-    """Memory for what the first half of a pass keeps; None where the pass is not in two halves."""
-    count = call.ends_len()[is_backward] if slices.halves else 0
+    """Memory for what the first phase of a pass keeps; None where the pass is not in two phases."""
+    count = call.ends_len()[is_backward] if slices.two_phase else 0
     return torch.empty(count, dtype=torch.float32, device=call.tensors[0].device) if count else None
 
 

@@ -43,10 +43,10 @@ class Remembered:
 
 class Slices:
     """The lengths of all slices, and the ranks in the order of the scan: all, before this one and after it; whether a rank's pass
-    is in two halves."""
+    is in two phases."""
 
-    def __init__(self, rank, lengths, reverse, halves):
-        self.rank, self.lengths, self.halves = rank, lengths, halves
+    def __init__(self, rank, lengths, reverse, two_phase):
+        self.rank, self.lengths, self.two_phase = rank, lengths, two_phase
         self.order = list(reversed(range(len(lengths)))) if reverse else list(range(len(lengths)))
         place = self.order.index(rank)
         self.before, self.after = self.order[:place], self.order[place + 1 :]
@@ -177,17 +177,17 @@ class Call:
         _native.summary(self.op.number, (*tensors, *self.options), (None, None), _place(tensors[0]))
 
     def ends_len(self):
-        """How many numbers the first halves of a forward and of a backward pass keep; 0 where a pass is not in two halves."""
+        """How many numbers the first phases of a forward and of a backward pass keep; 0 where a pass is not in two phases."""
         if not self.tensors[0].is_cuda:
             return 0, 0
         return _native.ends_len(self.op.number, (*self.tensors, *self.options), _place(self.tensors[0]))
 
     def forward_ends(self, entering, outputs):
-        """The first half of a forward pass: what it keeps, the state after the slice and its decay."""
+        """The first phase of a forward pass: what it keeps, the state after the slice and its decay."""
         _native.forward_ends(self.op.number, self.inputs(entering), outputs, _place(self.tensors[0]))
 
     def forward(self, entering, results, saved, ends=None):
-        """Results, and what is saved; with what the first half has kept the second one."""
+        """Results, and what is saved; with what the first phase has kept the second one."""
         outputs = results if saved is None else (*results, saved)
         if ends is None:
             _native.forward(self.op.number, self.inputs(entering), outputs, _place(self.tensors[0]))
@@ -195,11 +195,11 @@ class Call:
             _native.forward_rest(self.op.number, (*self.inputs(entering), ends), outputs, _place(self.tensors[0]))
 
     def backward_ends(self, entering, cotangents, outputs):
-        """The first half of a backward pass: what it keeps, and the gradient by the state that enters."""
+        """The first phase of a backward pass: what it keeps, and the gradient by the state that enters."""
         _native.backward_ends(self.op.number, (*self.inputs(entering), *cotangents), outputs, _place(self.tensors[0]))
 
     def backward(self, entering, saved, cotangents, targets, ends=None):
-        """Gradients, by the numbers of arguments, into targets; with what the first half has kept by the second one."""
+        """Gradients, by the numbers of arguments, into targets; with what the first phase has kept by the second one."""
         kept = (saved,) if self.op.saves is not None or self.op.keeps_result else ()
         outputs = tuple(targets.get(at) for at in range(self.op.differentiable))
         inputs = (*self.inputs(entering), *kept, *cotangents)
@@ -228,8 +228,8 @@ def _describe(call, save):
 
 # digests and lengths
 _KNOWN = Remembered()
-# what a rank tells of its call besides: that it is wrong, that a pass of it is in two halves
-_WRONG, _HALVES = 1, 2
+# what a rank tells of its call besides: that it is wrong, that a pass of it is in two phases
+_WRONG, _TWO_PHASE = 1, 2
 
 
 def _digest(described):
@@ -279,7 +279,7 @@ def _columns(numbers):
 
 def _slices_of(context, call, numbers):
     _, lengths, flags = _columns(numbers)
-    return _slices(context.rank, tuple(lengths), call.reverse, any(flag & _HALVES for flag in flags))
+    return _slices(context.rank, tuple(lengths), call.reverse, any(flag & _TWO_PHASE for flag in flags))
 
 
 def agree(context, call, save, prepare):
@@ -295,7 +295,7 @@ def agree(context, call, save, prepare):
     try:
         call.check(length)
         # how tensors lie has a part in it, so that nothing remembers it
-        flag = _HALVES if any(call.ends_len()) else 0
+        flag = _TWO_PHASE if any(call.ends_len()) else 0
     except Exception as wrong:
         error, flag = wrong, _WRONG
     if bounds is not None:

@@ -105,9 +105,9 @@ fn run(frame: Frame<'_>, on_cuda: bool) -> Result<(), Failure> {
 /// The options of a call from the numbers that [`numbers`] makes of them.
 fn set_values(call: &mut Call<'_>, signature: &'static Signature, numbers: &[f64]) -> Result<(), Failure> {
     let mut numbers = numbers.iter().copied();
-    for (setting, value) in signature.settings.iter().zip(&mut call.values) {
+    for (option, value) in signature.options.iter().zip(&mut call.values) {
         let mut next = || numbers.next().ok_or_else(|| Failure::internal("a call has fewer options than its operation"));
-        *value = match setting.choice {
+        *value = match option.choice {
             Choice::Flag(_) => Value::Flag(next()? != 0.0),
             Choice::Count(_) => Value::Count(next()? as usize),
             Choice::Number(_) => Value::Number(next()?),
@@ -124,7 +124,7 @@ fn set_values(call: &mut Call<'_>, signature: &'static Signature, numbers: &[f64
 /// The options of a call as numbers.
 pub fn numbers(call: &Call<'_>) -> Vec<f64> {
     let mut numbers = Vec::new();
-    for value in &call.values[..call.signature.settings.len()] {
+    for value in &call.values[..call.signature.options.len()] {
         match *value {
             Value::Flag(flag) => numbers.push(f64::from(u8::from(flag))),
             Value::Count(count) => numbers.push(count as f64),

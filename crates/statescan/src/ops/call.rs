@@ -2,7 +2,7 @@
 
 use super::CHECKPOINT;
 use super::check::Sizes;
-use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType, Role, Saved, Signature, fits};
+use super::signature::{Argument, Choice, Complex, MAX_ARGUMENTS, MAX_OPTIONS, ResultType, Role, Saved, Signature, fits};
 use crate::cpu::tile::MAX_LANES;
 use crate::cuda::Key;
 use crate::error::{Error, Result};
@@ -56,7 +56,7 @@ pub struct Call<'a> {
     /// The arguments, by position.
     pub views: [Option<View<'a>>; MAX_ARGUMENTS],
     /// The options, by position.
-    pub values: [Value; MAX_SETTINGS],
+    pub values: [Value; MAX_OPTIONS],
     /// The state of an operation in place, before the call.
     pub state: Option<View<'a>>,
 }
@@ -129,9 +129,9 @@ pub fn carried(dtype: DType, is_complex: bool) -> DType {
 impl<'a> Call<'a> {
     /// A call without arguments, and with the default of each option.
     pub fn new(signature: &'static Signature) -> Self {
-        let mut values = [Value::Flag(false); MAX_SETTINGS];
-        for (value, setting) in values.iter_mut().zip(signature.settings) {
-            *value = Value::default_of(&setting.choice);
+        let mut values = [Value::Flag(false); MAX_OPTIONS];
+        for (value, option) in values.iter_mut().zip(signature.options) {
+            *value = Value::default_of(&option.choice);
         }
         Call { signature, views: [None; MAX_ARGUMENTS], values, state: None }
     }
@@ -240,10 +240,10 @@ impl<'a> Call<'a> {
 
     /// The key of a pass on a device, to which what the pass reads and writes besides is added.
     pub(crate) fn key(&self, pass: PassKind) -> Key {
-        let (arguments, settings) = (self.signature.arguments.len(), self.signature.settings.len());
+        let (arguments, options) = (self.signature.arguments.len(), self.signature.options.len());
         let mut key = Key::new(self.signature, pass as u64);
         self.views[..arguments].iter().for_each(|view| key.view(view.as_ref()));
-        self.values[..settings].iter().for_each(|value| key.words(&value.words()));
+        self.values[..options].iter().for_each(|value| key.words(&value.words()));
         key
     }
 

@@ -287,7 +287,7 @@ fn named_gradients(call: &Call<'_>, exact: Vec<Option<Dense>>) -> Exact {
 mod tests {
     use super::*;
     use crate::ops::discretization::Discretization;
-    use crate::ops::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_SETTINGS, ResultType};
+    use crate::ops::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_OPTIONS, ResultType};
 
     /// Those of all operations. They are taken while this is compiled, so that the tests do not have what runs the operations: all kernels.
     const SIGNATURES: [&Signature; Operation::ALL.len()] = {
@@ -309,7 +309,7 @@ mod tests {
     fn every_letter_has_a_name_and_every_name_is_there_once() {
         for signature in SIGNATURES {
             assert_eq!(SIGNATURES.iter().filter(|other| other.name == signature.name).count(), 1);
-            assert!(signature.arguments.len() <= MAX_ARGUMENTS && signature.settings.len() <= MAX_SETTINGS);
+            assert!(signature.arguments.len() <= MAX_ARGUMENTS && signature.options.len() <= MAX_OPTIONS);
             let known = |letter: char| letter.is_ascii_digit() || signature.sizes.iter().any(|(size, _)| *size == letter);
             assert!(layouts(signature).flat_map(str::chars).all(known), "{signature:?}");
             for (at, argument) in signature.arguments.iter().enumerate() {
@@ -375,8 +375,8 @@ mod tests {
     #[test]
     fn words_are_those_of_the_types() {
         for signature in SIGNATURES {
-            if let Some(at) = signature.setting("discretization") {
-                let Choice::Word(words, _) = signature.settings[at].choice else { panic!("a list of words") };
+            if let Some(at) = signature.option("discretization") {
+                let Choice::Word(words, _) = signature.options[at].choice else { panic!("a list of words") };
                 assert!(words.iter().zip(Discretization::ALL).all(|(word, rule)| *word == rule.name()));
             }
         }

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 /// The most arguments of an operation.
 pub const MAX_ARGUMENTS: usize = 14;
 /// The most options of an operation.
-pub const MAX_SETTINGS: usize = 6;
+pub const MAX_OPTIONS: usize = 6;
 /// The most results of an operation.
 const MAX_RESULTS: usize = 3;
 
@@ -284,7 +284,7 @@ pub enum Choice {
 
 /// An option of an operation.
 #[derive(Debug)]
-pub struct Setting {
+pub struct OptionSpec {
     /// Its name.
     pub name: &'static str,
     /// Its names in other projects.
@@ -293,10 +293,10 @@ pub struct Setting {
     pub choice: Choice,
 }
 
-impl Setting {
+impl OptionSpec {
     /// An option, which has the name of its field in the table of its operation.
     pub(crate) const fn new(choice: Choice) -> Self {
-        Setting { name: "", aliases: &[], choice }
+        OptionSpec { name: "", aliases: &[], choice }
     }
 
     /// The same under the name of a field of `Args`: `operation!` calls it.
@@ -362,7 +362,7 @@ pub struct Signature {
     /// Its arguments, in the order of calls by position.
     pub arguments: &'static [Argument],
     /// Its options, in the order of calls by position.
-    pub settings: &'static [Setting],
+    pub options: &'static [OptionSpec],
     /// Its results.
     pub results: &'static [Output],
     /// The state that is updated in place, which is not among the arguments.
@@ -405,8 +405,8 @@ impl Signature {
     }
 
     /// The number of the option that a name means.
-    pub fn setting(&self, name: &str) -> Option<usize> {
-        self.settings.iter().position(|setting| setting.name == name || setting.aliases.contains(&name))
+    pub fn option(&self, name: &str) -> Option<usize> {
+        self.options.iter().position(|option| option.name == name || option.aliases.contains(&name))
     }
 
     /// What the size of a letter is called.
@@ -455,15 +455,15 @@ pub(crate) mod sequences {
 }
 
 /// Whether step sizes go through softplus.
-pub(crate) const DT_SOFTPLUS: Setting = Setting::new(Choice::Flag(false)).alias(&["delta_softplus"]);
+pub(crate) const DT_SOFTPLUS: OptionSpec = OptionSpec::new(Choice::Flag(false)).alias(&["delta_softplus"]);
 /// Limits of step sizes.
-pub(crate) const DT_LIMIT: Setting = Setting::new(Choice::Interval);
+pub(crate) const DT_LIMIT: OptionSpec = OptionSpec::new(Choice::Interval);
 /// The direction of time.
-pub(crate) const REVERSE: Setting = Setting::new(Choice::Flag(false));
+pub(crate) const REVERSE: OptionSpec = OptionSpec::new(Choice::Flag(false));
 
 /// How (A, B) become a recurrence: the words are [`Discretization::ALL`](super::Discretization::ALL).
-pub(crate) const fn discretization(default: usize) -> Setting {
-    Setting::new(Choice::Word(&["mamba", "zoh", "bilinear", "dirac"], Some(default)))
+pub(crate) const fn discretization(default: usize) -> OptionSpec {
+    OptionSpec::new(Choice::Word(&["mamba", "zoh", "bilinear", "dirac"], Some(default)))
 }
 
 /// What most scans are: differentiable, of one form.
@@ -475,7 +475,7 @@ pub(crate) const SCAN: Signature = Signature {
     free: "",
     forms: &[],
     arguments: &[],
-    settings: &[],
+    options: &[],
     results: &[],
     in_place: None,
     saved: Saved::Nothing,

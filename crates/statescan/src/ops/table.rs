@@ -101,7 +101,7 @@ macro_rules! arguments {
         required { $( $(#[$need_meta:meta])* $need:ident = $need_argument:expr, )* }
         optional { $( $(#[$may_meta:meta])* $may:ident = $may_argument:expr, )* }
         $( sequences { $(#[$sequences_meta:meta])* $sequences:ident, } )?
-        options { $( $(#[$option_meta:meta])* $option:ident: $option_type:ty = $setting:expr, )* }
+        options { $( $(#[$option_meta:meta])* $option:ident: $option_type:ty = $spec:expr, )* }
     ) => {
         /// The arguments by position.
         const ARGUMENTS: &[$crate::ops::signature::Argument] = &[
@@ -113,7 +113,7 @@ macro_rules! arguments {
             )?
         ];
         /// The options by position.
-        const SETTINGS: &[$crate::ops::signature::Setting] = &[ $( $setting.field(stringify!($option)), )* ];
+        const OPTIONS: &[$crate::ops::signature::OptionSpec] = &[ $( $spec.field(stringify!($option)), )* ];
 
         $crate::ops::builder::builder! {
             $(#[$args_meta])*
@@ -134,7 +134,7 @@ macro_rules! arguments {
                     $( $may: None, )*
                     $( $sequences: $crate::ops::Sequences::Whole, )?
                     $( $option: {
-                        const DEFAULT: $crate::ops::call::Value = $crate::ops::call::Value::default_of(&$setting.choice);
+                        const DEFAULT: $crate::ops::call::Value = $crate::ops::call::Value::default_of(&$spec.choice);
                         $crate::ops::table::OptionField::of(DEFAULT)
                     }, )*
                 }
@@ -153,7 +153,7 @@ macro_rules! arguments {
                 let mut call = $crate::ops::Call::new(&$table);
                 let sequences: &[$crate::ops::Sequences<'a>] = &[ $( self.$sequences )? ];
                 let views = [ $( Some(self.$need), )* $( self.$may, )* ];
-                let values: [_; SETTINGS.len()] = [ $( $crate::ops::table::OptionField::value(self.$option), )* ];
+                let values: [_; OPTIONS.len()] = [ $( $crate::ops::table::OptionField::value(self.$option), )* ];
                 call.set(&views, sequences, &values);
                 call
             }
@@ -184,7 +184,7 @@ macro_rules! operation {
         required { $( $(#[$need_meta:meta])* $need:ident: $need_verb:ident $(as $need_form:ident)? = $need_argument:expr, )* }
         optional { $( $(#[$may_meta:meta])* $may:ident: $may_verb:ident $(as $may_form:ident)? = $may_argument:expr, )* }
         $( sequences { $(#[$sequences_meta:meta])* $sequences:ident, } )?
-        options { $( $(#[$option_meta:meta])* $option:ident: $option_type:ty = $setting:expr, )* }
+        options { $( $(#[$option_meta:meta])* $option:ident: $option_type:ty = $spec:expr, )* }
         results { $( $(#[$result_meta:meta])* $result:ident: $result_verb:ident = $output:expr, )* }
         $( totals { $( $(#[$total_meta:meta])* $total:ident: $total_verb:ident = $total_output:expr, )* } )?
         $( saved { $(#[$saved_meta:meta])* $saved:ident, } )?
@@ -198,7 +198,7 @@ macro_rules! operation {
             required { $( $(#[$need_meta])* $need = $need_argument, )* }
             optional { $( $(#[$may_meta])* $may = $may_argument, )* }
             $( sequences { $(#[$sequences_meta])* $sequences, } )?
-            options { $( $(#[$option_meta])* $option: $option_type = $setting, )* }
+            options { $( $(#[$option_meta])* $option: $option_type = $spec, )* }
         }
 
         /// The results by position.
@@ -210,7 +210,7 @@ macro_rules! operation {
         $(#[$signature_meta])*
         $signature_vis static $table: $crate::ops::Signature = $crate::ops::Signature {
             arguments: ARGUMENTS,
-            settings: SETTINGS,
+            options: OPTIONS,
             results: RESULTS,
             facts: $facts,
             ..$signature
@@ -445,7 +445,7 @@ macro_rules! step {
         $(#[$signature_meta])*
         $signature_vis static $table: $crate::ops::Signature = $crate::ops::Signature {
             arguments: ARGUMENTS,
-            settings: SETTINGS,
+            options: OPTIONS,
             results: &[ $( $output.field(stringify!($result), concat!("grad of ", stringify!($result))), )* ],
             differentiable: false,
             facts: $facts,

@@ -44,9 +44,9 @@ impl Sample {
         let signature = self.operation.signature;
         let mut call = Call::new(signature);
         call.views.iter_mut().zip(&self.inputs).for_each(|(view, input)| *view = input.as_ref().map(Tensor::view));
-        for (value, setting) in call.values.iter_mut().zip(signature.settings) {
-            if let Choice::Flag(_) = setting.choice {
-                *value = Value::Flag(setting.name == "dt_softplus");
+        for (value, option) in call.values.iter_mut().zip(signature.options) {
+            if let Choice::Flag(_) = option.choice {
+                *value = Value::Flag(option.name == "dt_softplus");
             }
         }
         let prepared = self.operation.prepare(exec, &call).unwrap();

@@ -76,7 +76,7 @@ impl OptionField for Activation {
 }
 
 /// The option that says it.
-const ACTIVATION: Setting = Setting::new(Choice::Word(&["silu", "swish"], None));
+const ACTIVATION: OptionSpec = OptionSpec::new(Choice::Word(&["silu", "swish"], None));
 
 const STATE: &[&str] = &["BDV", "BSDV"];
 

@@ -87,15 +87,15 @@ const KEY_WIDTH: (char, &str) = ('N', "key_width");
 const VALUE_WIDTH: (char, &str) = ('P', "value_width");
 
 /// The factor of the output; 0 stands for the inverse root of the key width.
-const SCALE: Setting = Setting::new(Choice::Number(0.0));
+const SCALE: OptionSpec = OptionSpec::new(Choice::Number(0.0));
 /// Whether queries and keys get the length 1.
-const QK_L2NORM: Setting = Setting::new(Choice::Flag(false)).alias(&["use_qk_l2norm_in_kernel"]);
+const QK_L2NORM: OptionSpec = OptionSpec::new(Choice::Flag(false)).alias(&["use_qk_l2norm_in_kernel"]);
 /// The lowest logarithm of a raw gate, 0 for none.
-const LOWER_BOUND: Setting = Setting::new(Choice::Number(0.0));
+const LOWER_BOUND: OptionSpec = OptionSpec::new(Choice::Number(0.0));
 /// Whether beta goes through a sigmoid.
-const BETA_SIGMOID: Setting = Setting::new(Choice::Flag(false)).alias(&["use_beta_sigmoid_in_kernel"]);
+const BETA_SIGMOID: OptionSpec = OptionSpec::new(Choice::Flag(false)).alias(&["use_beta_sigmoid_in_kernel"]);
 /// Whether it is doubled then.
-const ALLOW_NEG_EIGVAL: Setting = Setting::new(Choice::Flag(false));
+const ALLOW_NEG_EIGVAL: OptionSpec = OptionSpec::new(Choice::Flag(false));
 
 operation! {
     /// The gated delta rule as data.

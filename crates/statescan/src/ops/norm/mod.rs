@@ -81,10 +81,10 @@ impl OptionField for Kind {
 }
 
 const ROWS: &[&str] = &["D", "LD", "BLD", "BELD"];
-const KIND: Setting = Setting::new(Choice::Word(&["rms", "layer"], Some(0)));
-const EPS: Setting = Setting::new(Choice::Number(1e-5));
-const GROUPS: Setting = Setting::new(Choice::Count(1)).alias(&["ngroups"]);
-const NORM_BEFORE_GATE: Setting = Setting::new(Choice::Flag(false));
+const KIND: OptionSpec = OptionSpec::new(Choice::Word(&["rms", "layer"], Some(0)));
+const EPS: OptionSpec = OptionSpec::new(Choice::Number(1e-5));
+const GROUPS: OptionSpec = OptionSpec::new(Choice::Count(1)).alias(&["ngroups"]);
+const NORM_BEFORE_GATE: OptionSpec = OptionSpec::new(Choice::Flag(false));
 
 operation! {
     /// A norm as data.

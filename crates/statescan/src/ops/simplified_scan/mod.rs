@@ -121,7 +121,7 @@ operation! {
         /// Whether to scan from the last step to the first.
         reverse: bool = REVERSE,
         /// Whether the states of a real result stand for conjugate pairs: `f` is 2, else 1.
-        conj_sym: bool = Setting::new(Choice::Flag(true)),
+        conj_sym: bool = OptionSpec::new(Choice::Flag(true)),
     }
     results {
         /// Output, (B, H, L).
@@ -143,14 +143,14 @@ operation! {
 }
 
 /// A simplified scan as data.
-pub static SIGNATURE: Signature = Signature { settings: SETTINGS.split_at(2).0, ..TABLE };
+pub static SIGNATURE: Signature = Signature { options: OPTIONS.split_at(2).0, ..TABLE };
 
 /// The same with a skip, and so with a real result.
 pub static INNER: Signature = Signature {
     name: "s5_inner",
     about: "S5's layer: the scan with y = f Re(C x) + D Re(u), real",
     arguments: &WITH_SKIP,
-    settings: SETTINGS,
+    options: OPTIONS,
     facts: Facts {
         forward: Cost { flops: &[(14.0, "BPL"), (8.0, "BPLH")], ..TABLE.facts.forward },
         backward: Cost { flops: &[(50.0, "BPL"), (20.0, "BPLH")], ..TABLE.facts.backward },

@@ -140,7 +140,7 @@ operation! {
         /// Lowest and highest step, applied last.
         dt_limit: (f64, f64) = DT_LIMIT,
         /// A hint, at least 1: the kernels choose their own.
-        chunk_size: usize = Setting::new(Choice::Count(128)),
+        chunk_size: usize = OptionSpec::new(Choice::Count(128)),
         /// Whether to scan from the last step to the first.
         reverse: bool = REVERSE,
     }

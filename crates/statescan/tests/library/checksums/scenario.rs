@@ -203,8 +203,8 @@ impl Scenario {
 
     /// Sets the options.
     pub fn set(&self, call: &mut Call<'_>) {
-        for (value, setting) in call.values.iter_mut().zip(call.signature.settings) {
-            *value = match (setting.name, setting.choice) {
+        for (value, option) in call.values.iter_mut().zip(call.signature.options) {
+            *value = match (option.name, option.choice) {
                 ("dt_limit", _) if self.full => Value::Interval(0.05, 0.9),
                 ("reverse", _) => Value::Flag(self.reverse),
                 (_, Choice::Flag(_)) => Value::Flag(self.full),

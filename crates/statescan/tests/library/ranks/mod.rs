@@ -136,8 +136,8 @@ impl Owned {
                 tensor
             }));
         }
-        for (setting, value) in signature.settings.iter().zip(&mut call.values) {
-            match setting.name {
+        for (option, value) in signature.options.iter().zip(&mut call.values) {
+            match option.name {
                 "reverse" => *value = Value::Flag(case.reverse),
                 "dt_softplus" => *value = Value::Flag(case.optional),
                 "dt_limit" if case.optional => *value = Value::Interval(0.01, 0.4),

@@ -3,8 +3,8 @@
 mod case;
 mod cuda;
 mod errors;
-mod halves;
 mod oracle;
+mod phases;
 
 use crate::common::device::{home, is_gpu, on, ran};
 use crate::common::options::*;

@@ -1,9 +1,9 @@
 //! SSD: the oracle against identities and differences, the kernels against the oracle, the rules that every operation keeps.
 
 mod cuda;
-mod halves;
 mod kernels;
 mod oracle;
+mod phases;
 mod properties;
 mod rules;
 mod vectors;

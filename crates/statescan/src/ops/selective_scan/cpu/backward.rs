@@ -214,7 +214,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let state = problem.dstate * E::K::PARTS * lanes.channels;
         for (i, block) in super::plan::blocks(channels.clone(), lanes.channels).enumerate() {
             let parameters = self.kept.parameters.of_mut(i);
-            parameters.load::<E, S>(simd, lanes, problem, block, &mut self.scratch.way);
+            parameters.load::<E, S>(simd, lanes, problem, block, &mut self.scratch.staging);
             self.kept.of(i).clear(state, E::T::lanes::<S>());
         }
         if let Some(walker) = &self.walker {
@@ -232,7 +232,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
         if self.window.end == problem.seqlen {
             for (i, here) in at(segment.start).each_block().enumerate() {
                 let state = (&self.pass.sources.final_state, segment.last);
-                here.load_state::<E, S>(simd, state, self.kept.of(i).g, &mut self.scratch.way);
+                here.load_state::<E, S>(simd, state, self.kept.of(i).g, &mut self.scratch.staging);
             }
         }
         for number in (self.window.start / CHECKPOINT..end.div_ceil(CHECKPOINT)).rev() {
@@ -244,7 +244,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
             let plane = PlaneMut::of(&target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
             for (i, here) in at(segment.start).each_block().enumerate() {
                 let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
-                lanes.store_states(simd, self.kept.of(i).g.read(), E::K::PARTS, to, &mut self.scratch.way);
+                lanes.store_states(simd, self.kept.of(i).g.read(), E::K::PARTS, to, &mut self.scratch.staging);
             }
         }
     }
@@ -253,7 +253,7 @@ impl<E: Types> Job<'_, '_, '_, E> {
     #[inline(always)]
     fn finish<S: Isa>(&mut self, _simd: S, lanes: Lanes, segments: usize, range: usize) {
         let Context { problem, plan, .. } = self.pass.context;
-        let (sizes, way) = ([problem.dstate, E::K::PARTS], &mut self.scratch.way);
+        let (sizes, staging) = ([problem.dstate, E::K::PARTS], &mut self.scratch.staging);
         for (i, block) in super::plan::blocks(plan.channels[range].clone(), lanes.channels).enumerate() {
             let mut kept = self.kept.of(i);
             if E::K::PARTS == 2 {
@@ -262,8 +262,8 @@ impl<E: Types> Job<'_, '_, '_, E> {
             }
             [&mut kept.dd, &mut kept.dbias].into_iter().for_each(|sums| lanes.sum_steps(sums));
             let states = [(kept.da.read(), 0), (kept.db.read(), 1), (kept.dc.read(), 2)];
-            states.iter().for_each(|&(from, copy)| lanes.collect(from, sizes, copy, way));
-            let states = states.map(|(from, copy)| lanes.collected(from, sizes, copy, way.read()));
+            states.iter().for_each(|&(from, copy)| lanes.collect(from, sizes, copy, staging));
+            let states = states.map(|(from, copy)| lanes.collected(from, sizes, copy, staging.read()));
             let vectors = [kept.dd.read(), kept.dbias.read()];
             self.partials.store_channels(segments, block, lanes.channels, states, vectors);
         }

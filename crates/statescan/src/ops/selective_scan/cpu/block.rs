@@ -68,22 +68,22 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// Loads the states before the tile: the caller's, or saved ones.
     #[inline(always)]
     fn restore<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, at: At) {
-        let (checkpoints, lanes, Scratch { h, way, .. }) = (&self.pass.context.checkpoints, here.lanes, &mut self.scratch);
+        let (checkpoints, lanes, Scratch { h, staging, .. }) = (&self.pass.context.checkpoints, here.lanes, &mut self.scratch);
         let sizes = [here.problem.dstate, E::K::PARTS];
         let (rows, count) = (sizes[0] * sizes[1], here.block.count);
         debug_assert!(here.block.first + count <= checkpoints.padded_dim, "a row has the block's channels");
         debug_assert!(h.has(0, rows * lanes.channels), "room for the block's states");
         if at.number == 0 {
-            return here.load_initial_state::<E, S>(simd, h.reborrow(), way);
+            return here.load_initial_state::<E, S>(simd, h.reborrow(), staging);
         }
         let Some(last_row) = rows.checked_sub(1) else { return };
         let from = &self.pass.saved[checkpoints.at(at.segment, at.number) + here.block.first..];
         let from = Array::of(&from[..last_row * checkpoints.padded_dim + count]);
-        let mut to = if lanes.one() { h.reborrow() } else { way.reborrow() };
+        let mut to = if lanes.one() { h.reborrow() } else { staging.reborrow() };
         to.clear(rows * lanes.channels);
         let (from_pitch, to_pitch) = (checkpoints.padded_dim, lanes.channels);
         CopyRows { to, from_pitch, to_pitch, rows, count }.run(simd, from);
-        lanes.deal(way.read(), sizes, h);
+        lanes.deal(staging.read(), sizes, h);
     }
 
     /// Loads what the sweep reads and clears what it adds to. Whether no exponent is near the ends of the range.
@@ -92,18 +92,18 @@ impl<E: Types> Job<'_, '_, '_, E> {
         let Here { problem, lanes, steps, .. } = *here;
         let (parameters, width) = (self.kept.parameters.of(i), E::T::lanes::<S>());
         let (vectors, rows) = (lanes.vectors(steps), lanes.vectors(steps) * lanes.per_channel);
-        let Scratch { walked, own, way, x, slope, cotangent, gate, gate_slope, longest, .. } = &mut self.scratch;
+        let Scratch { walked, own, staging, x, slope, cotangent, gate, gate_slope, longest, .. } = &mut self.scratch;
         let WalkedMut { dt, dt_a, u, y, .. } = own.as_mut().unwrap_or(&mut *walked).memory();
         let (x, slope, longest) = (x.reborrow(), Some(slope.reborrow()), longest.reborrow());
         let mut tiles = TilesMut { x, dt, dt_a, u: Some(u), slope, y, longest };
-        load_tiles::<_, _, true, _>(simd, here, &parameters, &mut tiles, way, prefetch);
+        load_tiles::<_, _, true, _>(simd, here, &parameters, &mut tiles, staging, prefetch);
         let bounded = tiles.cells().bounded(simd, &parameters);
         match &self.pass.sources.y {
-            Some(dy) => lanes.load(simd, here.area(dy), cotangent.reborrow(), way),
+            Some(dy) => lanes.load(simd, here.area(dy), cotangent.reborrow(), staging),
             None => cotangent.clear(vectors * width),
         }
         if let Some(z) = &problem.z {
-            load_gate(simd, (here, z), gate, Gate::Differentiate(gate_slope.reborrow()), way, prefetch);
+            load_gate(simd, (here, z), gate, Gate::Differentiate(gate_slope.reborrow()), staging, prefetch);
         }
         let (own, walked) = both(own, walked);
         for vector in 0..vectors {
@@ -199,12 +199,12 @@ impl<E: Types> Job<'_, '_, '_, E> {
     /// Stores the gradients that vary with time and channel.
     #[inline(always)]
     fn store<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>) {
-        let (targets, Scratch { own, walked, way, .. }) = (self.pass.targets, &mut self.scratch);
+        let (targets, Scratch { own, walked, staging, .. }) = (self.pass.targets, &mut self.scratch);
         let WalkedMut { y, du, ddt, ddt_a, .. } = own.as_mut().unwrap_or(walked).memory();
         let results = [(&targets.x, Some(du)), (&targets.dt, Some(ddt)), (&targets.dt_a, ddt_a), (&targets.z, Some(y))];
         for (target, from) in results {
             let (Some(target), Some(from)) = (target, from) else { continue };
-            here.lanes.store(simd, from.read(), here.area_mut(target), way);
+            here.lanes.store(simd, from.read(), here.area_mut(target), staging);
         }
     }
 

@@ -59,7 +59,7 @@ struct Scratch<'m, T> {
     tiles: TilesMut<'m, T>,
     repeated: Repeated<'m, T>,
     /// See [`Lanes`].
-    way: ArrayMut<'m, T>,
+    staging: ArrayMut<'m, T>,
     /// Tiles of B and C.
     b: ArrayMut<'m, T>,
     c: ArrayMut<'m, T>,
@@ -98,7 +98,7 @@ impl<'m, T: Real> Scratch<'m, T> {
         Scratch {
             tiles,
             repeated,
-            way: room.array(sizes.lanes),
+            staging: room.array(sizes.lanes),
             b: room.array(map),
             c: room.array(map),
             parameters: ParametersOfBlocks::lay_out(room, problem, sizes),
@@ -124,9 +124,9 @@ impl<E: Types> Kernel for Job<'_, '_, '_, E> {
         let (segments, channels) = plan.job(self.job);
         let channels = &plan.channels[channels];
         let lanes = Lanes::new(E::T::lanes::<S>(), plan.lanes_per_channel);
-        let Scratch { parameters, way, .. } = &mut self.scratch;
+        let Scratch { parameters, staging, .. } = &mut self.scratch;
         for (i, block) in blocks(channels.clone(), lanes.channels).enumerate() {
-            parameters.of_mut(i).load::<E, S>(simd, lanes, problem, block, way);
+            parameters.of_mut(i).load::<E, S>(simd, lanes, problem, block, staging);
         }
         for index in plan.segments[segments].clone() {
             self.segment(simd, lanes, channels, index);
@@ -142,7 +142,7 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
         let segment = &problem.segments.list[index];
         let at = |start| Here::new(problem, segment, channels, lanes, start);
         for (i, here) in at(segment.start).each_block().enumerate() {
-            here.load_initial_state::<E, S>(simd, self.scratch.h.of(i), &mut self.scratch.way);
+            here.load_initial_state::<E, S>(simd, self.scratch.h.of(i), &mut self.scratch.staging);
         }
         for (number, start) in (segment.start..segment.end).step_by(CHECKPOINT).enumerate() {
             let here = at(start);
@@ -156,7 +156,7 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
             let plane = PlaneMut::of(target, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
             for (i, here) in at(segment.start).each_block().enumerate() {
                 let to = plane.at(here.block.first, 0).area(here.block.count, problem.dstate);
-                lanes.store_states(simd, self.scratch.h.read(i), E::K::PARTS, to, &mut self.scratch.way);
+                lanes.store_states(simd, self.scratch.h.read(i), E::K::PARTS, to, &mut self.scratch.staging);
             }
         }
     }
@@ -179,9 +179,9 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
         self.ahead(here, &mut prefetch);
         let gated = problem.z.is_some() && self.targets.y.is_some();
         prefetch.spread(loading(lanes.vectors(steps), gated) + vectors * steps);
-        let Scratch { tiles: memory, repeated, way, b, c, parameters, h } = &mut self.scratch;
+        let Scratch { tiles: memory, repeated, staging, b, c, parameters, h } = &mut self.scratch;
         let (parameters, h) = (parameters.of(i), h.of(i));
-        load_tiles::<_, _, false, _>(simd, here, &parameters, memory, way, &mut prefetch);
+        load_tiles::<_, _, false, _>(simd, here, &parameters, memory, staging, &mut prefetch);
         let tiles = memory.cells();
         let bounded = tiles.bounded(simd, &parameters);
         let mut walked = tiles;
@@ -191,7 +191,7 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
             walked.y.clear(lanes.vectors(steps) * lanes.per_channel * E::T::lanes::<S>());
         }
         if save.is_some() {
-            lanes.collect(h.read(), sizes, 0, way);
+            lanes.collect(h.read(), sizes, 0, staging);
         }
         let mut walk_tile = Tile {
             tiles: walked,
@@ -205,7 +205,7 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
             vectors,
             prefetch: &mut prefetch,
             save,
-            collected: (!lanes.one()).then(|| way.read()),
+            collected: (!lanes.one()).then(|| staging.read()),
         };
         walk::<E, S>(simd, problem, lanes.per_channel, bounded, &mut walk_tile);
         if !lanes.one() {
@@ -218,11 +218,11 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
     #[inline(always)]
     fn store<S: Isa>(&mut self, simd: S, here: &Here<'_, '_>, prefetch: &mut Prefetch<AHEAD>) {
         let Some(target) = &self.targets.y else { return };
-        let Scratch { tiles: TilesMut { x, y, .. }, way, .. } = &mut self.scratch;
+        let Scratch { tiles: TilesMut { x, y, .. }, staging, .. } = &mut self.scratch;
         if let Some(z) = &here.problem.z {
-            load_gate(simd, (here, z), x, Gate::Apply(y.reborrow()), way, prefetch);
+            load_gate(simd, (here, z), x, Gate::Apply(y.reborrow()), staging, prefetch);
         }
-        here.lanes.store(simd, y.read(), here.area_mut(target), way);
+        here.lanes.store(simd, y.read(), here.area_mut(target), staging);
     }
 
     /// How the states before a tile are saved, if they are: not those before the first one, which are the caller's.

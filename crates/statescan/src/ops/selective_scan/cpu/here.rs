@@ -111,8 +111,8 @@ impl<'h, 'a> Here<'h, 'a> {
 
     /// Loads the state before the segment's first step, zero where there is none.
     #[inline(always)]
-    pub(super) fn load_initial_state<E: Types, S: Isa>(&self, simd: S, h: ArrayMut<'_, E::T>, way: &mut ArrayMut<'_, E::T>) {
-        self.load_state::<E, S>(simd, (&self.problem.initial_state, self.segment.initial), h, way)
+    pub(super) fn load_initial_state<E: Types, S: Isa>(&self, simd: S, h: ArrayMut<'_, E::T>, staging: &mut ArrayMut<'_, E::T>) {
+        self.load_state::<E, S>(simd, (&self.problem.initial_state, self.segment.initial), h, staging)
     }
 
     /// Loads the state of a sequence, at (row, sequence) of a (B, sequences, D, N) tensor; zero where either is absent.
@@ -122,7 +122,7 @@ impl<'h, 'a> Here<'h, 'a> {
         simd: S,
         (view, place): (&Option<View<'_>>, Option<(usize, usize)>),
         mut to: ArrayMut<'_, E::T>,
-        way: &mut ArrayMut<'_, E::T>,
+        staging: &mut ArrayMut<'_, E::T>,
     ) {
         let sizes = [self.problem.dstate, E::K::PARTS];
         debug_assert!(to.has(0, sizes[0] * sizes[1] * self.lanes.channels), "room for the block's states");
@@ -131,7 +131,7 @@ impl<'h, 'a> Here<'h, 'a> {
                 let strides = view.strides();
                 let plane = Plane::of(view, 2, 3).along(row, strides[0]).along(sequence, strides[1]);
                 let area = plane.at(self.block.first, 0).area(self.block.count, sizes[0]);
-                self.lanes.load_states(simd, area, sizes[1], to, way);
+                self.lanes.load_states(simd, area, sizes[1], to, staging);
             }
             _ => to.clear(sizes[0] * sizes[1] * self.lanes.channels),
         }

@@ -165,12 +165,12 @@ impl<T: Real> ParametersMut<'_, T> {
         lanes: Lanes,
         problem: &Problem<'_>,
         block: Block,
-        way: &mut ArrayMut<'_, T>,
+        staging: &mut ArrayMut<'_, T>,
     ) {
         let (field, state) = (E::K::PARTS * T::lanes::<S>(), problem.dstate * E::K::PARTS * lanes.channels);
         debug_assert!(block.first + block.count <= problem.dim, "the block lies inside the problem");
         debug_assert!(problem.dstate.is_multiple_of(lanes.per_channel), "whole vectors of states");
-        parameter::<E, S>(simd, lanes, &problem.a, block, self.a.reborrow(), way);
+        parameter::<E, S>(simd, lanes, &problem.a, block, self.a.reborrow(), staging);
         let mut largest = V::constant(simd, 0.0);
         for n in 0..problem.dstate / lanes.per_channel {
             largest = largest.max(self.a.load(simd, n * field).abs());
@@ -179,10 +179,10 @@ impl<T: Real> ParametersMut<'_, T> {
         self.bias.store(0, channel_vector(simd, lanes, &problem.dt_bias, block));
         self.skip.store(0, channel_vector(simd, lanes, &problem.d, block));
         if let Projection::Constant(view) = &problem.b {
-            parameter::<E, S>(simd, lanes, view, block, self.b, way);
+            parameter::<E, S>(simd, lanes, view, block, self.b, staging);
         }
         if let Projection::Constant(view) = &problem.c {
-            parameter::<E, S>(simd, lanes, view, block, self.c.reborrow(), way);
+            parameter::<E, S>(simd, lanes, view, block, self.c.reborrow(), staging);
             if E::K::PARTS == 2 {
                 double(self.c.slice(0, state));
             }
@@ -233,11 +233,11 @@ fn parameter<E: Types, S: Isa>(
     view: &View<'_>,
     block: Block,
     to: ArrayMut<'_, E::T>,
-    way: &mut ArrayMut<'_, E::T>,
+    staging: &mut ArrayMut<'_, E::T>,
 ) {
     debug_assert!(block.first + block.count <= view.shape()[0], "the block lies inside the view");
     let area = Plane::of(view, 0, 1).at(block.first, 0).area(block.count, view.shape()[1]);
-    lanes.load_states(simd, area, E::K::PARTS, to, way)
+    lanes.load_states(simd, area, E::K::PARTS, to, staging)
 }
 
 /// Reads the map of a vector of states at a step: the group's states over and over, or the channels' own constants.

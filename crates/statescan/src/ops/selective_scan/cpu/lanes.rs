@@ -9,7 +9,7 @@ use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Area, AreaMut, AreaOf, MAX_LANES, STEPS, Tile, TileMut};
 use crate::cpu::{Array, ArrayMut, ArrayOf, Cells, Kernel};
 
-/// How a vector is shared between channels. Methods that bring something from one order to the other take room for it on its way.
+/// How a vector is shared between channels. Methods that bring something from one order to the other take a staging array for it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lanes {
     /// Lanes of one channel.
@@ -18,7 +18,7 @@ pub(super) struct Lanes {
     pub channels: usize,
 }
 
-/// Elements on the way from one order to the other for blocks of so many elements of state.
+/// Elements of a staging array, for blocks of so many elements of state.
 pub(super) fn scratch_len(width: usize, per_channel: usize, state: usize) -> usize {
     // a row of steps for each channel, or three times the states
     if per_channel == 1 { 0 } else { (STEPS * width / per_channel).max(3 * state) }
@@ -41,30 +41,30 @@ impl Lanes {
 
     /// Loads a tile; steps that only fill the last vector are zero.
     #[inline(always)]
-    pub(super) fn load<T: Real, S: Isa>(self, simd: S, from: Area<'_>, to: ArrayMut<'_, T>, way: &mut ArrayMut<'_, T>) {
+    pub(super) fn load<T: Real, S: Isa>(self, simd: S, from: Area<'_>, to: ArrayMut<'_, T>, staging: &mut ArrayMut<'_, T>) {
         let width = T::lanes::<S>();
         debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(from.steps <= STEPS, "at most a tile");
         debug_assert!(to.has(0, self.vectors(from.steps) * width), "room for the tile");
         match self.one() {
             true => tile::load(simd, from, width, TileMut::new(to, width)),
-            false => simd.call(LoadDealt { lanes: self, from, to, way: way.reborrow() }),
+            false => simd.call(LoadDealt { lanes: self, from, to, staging: staging.reborrow() }),
         }
     }
 
     /// Stores a tile.
     #[inline(always)]
-    pub(super) fn store<T: Real, S: Isa>(self, simd: S, from: Array<'_, T>, to: AreaMut, way: &mut ArrayMut<'_, T>) {
+    pub(super) fn store<T: Real, S: Isa>(self, simd: S, from: Array<'_, T>, to: AreaMut, staging: &mut ArrayMut<'_, T>) {
         debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(to.steps <= STEPS, "at most a tile");
         debug_assert!(from.has(0, self.vectors(to.steps) * T::lanes::<S>()), "the tile is there");
         match self.one() {
             true => tile::store(simd, Tile::new(from, T::lanes::<S>()), to),
-            false => simd.call(StoreDealt { lanes: self, from, to, way: way.reborrow() }),
+            false => simd.call(StoreDealt { lanes: self, from, to, staging: staging.reborrow() }),
         }
     }
 
-    /// Whether a tile is whole squares of pairs of f32: they need no place on their way.
+    /// Whether a tile is whole squares of pairs of f32: they need no staging.
     #[inline(always)]
     fn in_pairs<T: Real, S: Isa>(self, count: usize, steps: usize) -> bool {
         !T::DOUBLE && self.per_channel == 2 && count == self.channels && steps.is_multiple_of(T::lanes::<S>())
@@ -218,11 +218,11 @@ impl Lanes {
         from: Area<'_>,
         parts: usize,
         to: ArrayMut<'_, T>,
-        way: &mut ArrayMut<'_, T>,
+        staging: &mut ArrayMut<'_, T>,
     ) {
         debug_assert!(from.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(to.has(0, from.steps * parts * self.channels), "room for the states");
-        simd.call(LoadStates { lanes: self, from, parts, to, way: way.reborrow() });
+        simd.call(LoadStates { lanes: self, from, parts, to, staging: staging.reborrow() });
     }
 
     /// Stores states (state, part, lane) to an area of channels x states.
@@ -233,11 +233,11 @@ impl Lanes {
         from: Array<'_, T>,
         parts: usize,
         to: AreaMut,
-        way: &mut ArrayMut<'_, T>,
+        staging: &mut ArrayMut<'_, T>,
     ) {
         debug_assert!(to.lanes <= self.channels, "at most a vector of channels");
         debug_assert!(from.has(0, to.steps * parts * self.channels), "the states are there");
-        simd.call(StoreStates { lanes: self, from, parts, to, way: way.reborrow() });
+        simd.call(StoreStates { lanes: self, from, parts, to, staging: staging.reborrow() });
     }
 
     /// Deals states (state, part, channel) over the channels' lanes. With one lane they are loaded where they should be.
@@ -271,22 +271,28 @@ impl Lanes {
     }
 
     /// The inverse of [`Lanes::deal`]: with several lanes a copy, which one of three is free to choose.
-    pub(super) fn collect<T: Real>(self, from: Array<'_, T>, sizes: [usize; 2], copy: usize, way: &mut ArrayMut<'_, T>) {
+    pub(super) fn collect<T: Real>(self, from: Array<'_, T>, sizes: [usize; 2], copy: usize, staging: &mut ArrayMut<'_, T>) {
         if self.one() {
             return;
         }
         let len = sizes[0] * sizes[1] * self.channels;
         debug_assert!(copy < 3, "there is room for three copies");
         debug_assert!(from.has(0, len), "the states are there");
-        let mut to = way.from(copy * len);
+        let mut to = staging.from(copy * len);
         debug_assert!(to.has(0, len), "the copy has room");
         self.positions(sizes, |dealt, collected| to.set(collected, from.get(dealt)));
     }
 
     /// Where the states are (state, part, channel) after that.
     #[inline(always)]
-    pub(super) fn collected<'c, T>(self, from: Array<'c, T>, sizes: [usize; 2], copy: usize, way: Array<'c, T>) -> Array<'c, T> {
-        if self.one() { from } else { way.from(copy * sizes[0] * sizes[1] * self.channels) }
+    pub(super) fn collected<'c, T>(
+        self,
+        from: Array<'c, T>,
+        sizes: [usize; 2],
+        copy: usize,
+        staging: Array<'c, T>,
+    ) -> Array<'c, T> {
+        if self.one() { from } else { staging.from(copy * sizes[0] * sizes[1] * self.channels) }
     }
 
     fn positions(self, [dstate, parts]: [usize; 2], mut each: impl FnMut(usize, usize)) {
@@ -306,14 +312,14 @@ struct LoadDealt<'l, T> {
     lanes: Lanes,
     from: Area<'l>,
     to: ArrayMut<'l, T>,
-    way: ArrayMut<'l, T>,
+    staging: ArrayMut<'l, T>,
 }
 
 impl<T: Real> Kernel for LoadDealt<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadDealt { lanes, from: AreaOf { plane, lanes: count, steps }, mut to, way } = self;
+        let LoadDealt { lanes, from: AreaOf { plane, lanes: count, steps }, mut to, staging } = self;
         let (channels, width) = (lanes.channels, T::lanes::<S>());
         if let Some((from, step)) = plane.pairs().filter(|_| lanes.in_pairs::<T, S>(count, steps)) {
             for t in (0..steps).step_by(width) {
@@ -323,7 +329,7 @@ impl<T: Real> Kernel for LoadDealt<'_, T> {
             }
             return;
         }
-        let (mut rows, whole) = (TileMut::new(way, STEPS), steps.next_multiple_of(width));
+        let (mut rows, whole) = (TileMut::new(staging, STEPS), steps.next_multiple_of(width));
         tile::load(simd, plane.transposed().area(steps, count), steps, rows.reborrow());
         for channel in 0..channels {
             let read = if channel < count { steps } else { 0 };
@@ -340,14 +346,14 @@ struct StoreDealt<'l, T> {
     lanes: Lanes,
     from: Array<'l, T>,
     to: AreaMut,
-    way: ArrayMut<'l, T>,
+    staging: ArrayMut<'l, T>,
 }
 
 impl<T: Real> Kernel for StoreDealt<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let StoreDealt { lanes, from, to: AreaOf { plane, lanes: count, steps }, way } = self;
+        let StoreDealt { lanes, from, to: AreaOf { plane, lanes: count, steps }, staging } = self;
         let (channels, width) = (lanes.channels, T::lanes::<S>());
         if let Some((to, step)) = plane.pairs().filter(|_| lanes.in_pairs::<T, S>(count, steps)) {
             for t in (0..steps).step_by(width) {
@@ -357,7 +363,7 @@ impl<T: Real> Kernel for StoreDealt<'_, T> {
             }
             return;
         }
-        let mut rows = TileMut::new(way, STEPS);
+        let mut rows = TileMut::new(staging, STEPS);
         for t in (0..steps).step_by(width) {
             lanes.transpose(simd, Tile::new(from.from(t * channels), width), rows.from(0, t));
         }
@@ -371,17 +377,17 @@ struct LoadStates<'l, T> {
     from: Area<'l>,
     parts: usize,
     to: ArrayMut<'l, T>,
-    way: ArrayMut<'l, T>,
+    staging: ArrayMut<'l, T>,
 }
 
 impl<T: Real> Kernel for LoadStates<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadStates { lanes, from, parts, mut to, mut way } = self;
-        let loaded = if lanes.one() { to.reborrow() } else { way.reborrow() };
+        let LoadStates { lanes, from, parts, mut to, mut staging } = self;
+        let loaded = if lanes.one() { to.reborrow() } else { staging.reborrow() };
         tile::load_parts(simd, from, parts, lanes.channels, loaded);
-        lanes.deal(way.read(), [from.steps, parts], &mut to);
+        lanes.deal(staging.read(), [from.steps, parts], &mut to);
     }
 }
 
@@ -391,17 +397,17 @@ struct StoreStates<'l, T> {
     from: Array<'l, T>,
     parts: usize,
     to: AreaMut,
-    way: ArrayMut<'l, T>,
+    staging: ArrayMut<'l, T>,
 }
 
 impl<T: Real> Kernel for StoreStates<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let StoreStates { lanes, from, parts, to, mut way } = self;
+        let StoreStates { lanes, from, parts, to, mut staging } = self;
         let sizes = [to.steps, parts];
-        lanes.collect(from, sizes, 0, &mut way);
-        tile::store_parts(simd, lanes.collected(from, sizes, 0, way.read()), parts, lanes.channels, to);
+        lanes.collect(from, sizes, 0, &mut staging);
+        tile::store_parts(simd, lanes.collected(from, sizes, 0, staging.read()), parts, lanes.channels, to);
     }
 }
 

@@ -31,10 +31,10 @@ pub(super) fn load_tiles<T: Real, S: Isa, const SLOPE: bool, const MOST: usize>(
     here: &Here<'_, '_>,
     parameters: &Parameters<'_, T>,
     tiles: &mut TilesMut<'_, T>,
-    way: &mut ArrayMut<'_, T>,
+    staging: &mut ArrayMut<'_, T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    simd.call(LoadTiles::<_, SLOPE, MOST> { here, parameters, tiles, way: way.reborrow(), prefetch });
+    simd.call(LoadTiles::<_, SLOPE, MOST> { here, parameters, tiles, staging: staging.reborrow(), prefetch });
 }
 
 /// See [`load_tiles`].
@@ -42,7 +42,7 @@ struct LoadTiles<'l, 'm, T, const SLOPE: bool, const MOST: usize> {
     here: &'l Here<'l, 'l>,
     parameters: &'l Parameters<'l, T>,
     tiles: &'l mut TilesMut<'m, T>,
-    way: ArrayMut<'l, T>,
+    staging: ArrayMut<'l, T>,
     prefetch: &'l mut Prefetch<MOST>,
 }
 
@@ -50,12 +50,12 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadTiles { here, parameters, tiles, mut way, prefetch } = self;
+        let LoadTiles { here, parameters, tiles, mut staging, prefetch } = self;
         let Here { problem, lanes, steps, .. } = *here;
         let TilesMut { x, dt, dt_a, .. } = tiles;
         for (view, to) in [(Some(&problem.x), Some(x)), (Some(&problem.dt), Some(dt)), (problem.dt_a.as_ref(), dt_a.as_mut())] {
             let (Some(view), Some(to)) = (view, to) else { continue };
-            lanes.load(simd, here.area(view), to.reborrow(), &mut way);
+            lanes.load(simd, here.area(view), to.reborrow(), &mut staging);
         }
         let tiles = tiles.cells();
         let (count, mut vector) = (lanes.vectors(steps), 0);
@@ -131,10 +131,10 @@ pub(super) fn load_gate<T: Real, S: Isa, const MOST: usize>(
     (here, z): (&Here<'_, '_>, &View<'_>),
     tile: &mut ArrayMut<'_, T>,
     gate: Gate<'_, T>,
-    way: &mut ArrayMut<'_, T>,
+    staging: &mut ArrayMut<'_, T>,
     prefetch: &mut Prefetch<MOST>,
 ) {
-    simd.call(LoadGate { here, z, tile: tile.reborrow(), gate, way: way.reborrow(), prefetch });
+    simd.call(LoadGate { here, z, tile: tile.reborrow(), gate, staging: staging.reborrow(), prefetch });
 }
 
 /// See [`load_gate`].
@@ -143,7 +143,7 @@ struct LoadGate<'l, T, const MOST: usize> {
     z: &'l View<'l>,
     tile: ArrayMut<'l, T>,
     gate: Gate<'l, T>,
-    way: ArrayMut<'l, T>,
+    staging: ArrayMut<'l, T>,
     prefetch: &'l mut Prefetch<MOST>,
 }
 
@@ -151,10 +151,10 @@ impl<T: Real, const MOST: usize> Kernel for LoadGate<'_, T, MOST> {
     type Output = ();
     #[inline(always)]
     fn run<S: Isa>(self, simd: S) {
-        let LoadGate { here, z, mut tile, gate, mut way, prefetch } = self;
+        let LoadGate { here, z, mut tile, gate, mut staging, prefetch } = self;
         let Here { lanes, steps, .. } = *here;
         let (width, count) = (T::lanes::<S>(), lanes.vectors(steps));
-        lanes.load(simd, here.area(z), tile.reborrow(), &mut way);
+        lanes.load(simd, here.area(z), tile.reborrow(), &mut staging);
         match gate {
             Gate::Apply(mut y) => {
                 let mut vector = 0;

@@ -9,7 +9,7 @@ use crate::cpu::{ArrayMut, Room};
 /// The arrays of a thread for one tile.
 pub(super) struct Scratch<'m, T> {
     /// See [`Lanes`](super::lanes::Lanes).
-    pub way: ArrayMut<'m, T>,
+    pub staging: ArrayMut<'m, T>,
     /// The states before the tile.
     pub h: ArrayMut<'m, T>,
     /// What the sweep reads and writes, and the same as it is loaded and stored: none with one lane a channel, where they are the same arrays.
@@ -51,7 +51,7 @@ impl<'m, T: Real> Scratch<'m, T> {
             db: room.array(map),
             dc: room.array(map),
             h: room.array(sizes.state),
-            way: room.array(sizes.lanes),
+            staging: room.array(sizes.lanes),
         }
     }
 }

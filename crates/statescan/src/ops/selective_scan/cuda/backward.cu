@@ -16,7 +16,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_scan_backward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ f32 skips[CHANNELS], biases[CHANNELS];
-  const Work w = Work::of<ENDS && !HALVES>(p);
+  const Work w = Work::of<ENDS && !TWO_PHASE>(p);
   const Thread t(Block{p, w, shared, skips, biases});
   Owned a, g, da, b, c, db, dc;
   States s{a, g, da, b, c, db, dc};

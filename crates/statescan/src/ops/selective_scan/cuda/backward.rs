@@ -31,13 +31,13 @@ pub(super) static BACKWARD: Program<Params> =
 const TOO_LARGE: Error = Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" };
 
 pub(crate) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
-    Backward { call: Call::new(problem), sources, targets, halves: false }.run(queue, None)
+    Backward { call: Call::new(problem), sources, targets, two_phase: false }.run(queue, None)
 }
 
 /// Elements of the workspace, with room for saved states if they are not given, and for a cotangent of `y` of any type.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>, has_saved: bool) -> Result<usize> {
     let (sources, targets) = (Sources::default(), GradientTargets::default());
-    let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets, halves: false };
+    let call = Backward { call: Call::new(problem), sources: &sources, targets: &targets, two_phase: false };
     let len = |cotangent| Some(Layout::new(&call.call, &call.plan_for(stream.numbers(), cotangent)?, !has_saved).len);
     // a type without a plan is refused when it is met
     [problem.x.dtype(), DType::F32, DType::F64].into_iter().filter_map(len).max().ok_or(TOO_LARGE)
@@ -84,8 +84,8 @@ impl Layout {
             Projection::Varying(_) => p.batch * plan.blocks_per_row * p.dstate * p.parts() * p.seqlen,
             Projection::Constant(_) => parameters,
         };
-        // those of a pass in two halves are not in the workspace
-        let ends = part(plan.cut.filter(|cut| !cut.halves).map_or(0, |cut| call.ends_len(&cut)));
+        // those of a pass in two phases are not in the workspace
+        let ends = part(plan.cut.filter(|cut| !cut.two_phase).map_or(0, |cut| call.ends_len(&cut)));
         let (b, c, a) = (part(map(&p.b)), part(map(&p.c)), part(parameters));
         let (skip, bias) = (part(lines * p.dim), part(lines * p.dim));
         let checkpoints = part(if saves { checkpoints_len(p) } else { 0 });
@@ -98,8 +98,8 @@ pub(super) struct Backward<'p, 'a> {
     pub call: Call<'p, 'a>,
     pub sources: &'p Sources<'a>,
     pub targets: &'p GradientTargets,
-    /// Whether the pass is in two halves.
-    pub halves: bool,
+    /// Whether the pass is in two phases.
+    pub two_phase: bool,
 }
 
 params! {
@@ -134,7 +134,7 @@ fn tile(geometry: Geometry) -> Tile {
 }
 
 impl Backward<'_, '_> {
-    /// Puts the pass into the stream; of one in two halves the second one, which reads what the first one has kept.
+    /// Puts the pass into the stream; of one in two phases the second one, which reads what the first one has kept.
     pub fn run(&self, queue: &Queue<'_>, ends: Option<&View<'_>>) -> Result<()> {
         let (problem, sources) = (self.call.problem, self.sources);
         let workspace = needed(OP, &self.targets.workspace)?;
@@ -158,7 +158,7 @@ impl Backward<'_, '_> {
         let ends_at = ends.map_or(at(layout.ends) as u64, |ends| ends.as_ptr() as u64);
         let params = self.params(&plan, Places { checkpoints, ends: ends_at, layout: &layout }, |offset| at(offset) as u64);
         let aligned = (workspace.as_mut_ptr() as usize).is_multiple_of(16);
-        let passes = if self.halves { &[Pass::Rest] } else { Pass::all(plan.cut.is_some()) };
+        let passes = if self.two_phase { &[Pass::Rest] } else { Pass::all(plan.cut.is_some()) };
         self.launch_passes(queue, &plan, passes, aligned, &params)?;
         let sums = self.sums(&plan, |offset| at(offset) as u64, &layout);
         // SAFETY: as in `launch_passes`; the scan has written every term.
@@ -182,7 +182,7 @@ impl Backward<'_, '_> {
     /// asked for.
     pub fn plan_for(&self, numbers: Numbers, cotangent: DType) -> Option<Plan> {
         let plan = Plan::new(&self.call.shape(), self.room(), numbers, |geometry| self.most_shared(geometry, cotangent))?;
-        let cut = plan.cut.map(|cut| Cut { halves: self.halves, ..cut });
+        let cut = plan.cut.map(|cut| Cut { two_phase: self.two_phase, ..cut });
         Some(Plan { cut, ..plan })
     }
 
@@ -317,7 +317,7 @@ impl Backward<'_, '_> {
             .int("SPAN", geometry.span)
             .int("STAGES", geometry.stages)
             .flag("DENSE", true)
-            .flag("HALVES", self.halves)
+            .flag("TWO_PHASE", self.two_phase)
             .int("RESIDENT", if pass == Pass::Ends { plan.resident_ends } else { plan.resident })
             .int("SHARED", self.shared(geometry, pass))
     }

@@ -91,14 +91,14 @@ DEVICE void begin_states(const Thread& t, States& s) {
 #pragma unroll 1
       for (i64 i = 0; i < p.sequence_count; i++) t.begin_sequence(i, k, r, t.final_gradient_of(i, k, r));
     }
-    if (PASS != Pass::Whole && (HALVES ? ENDS : t.w.segment < p.last_segment)) s.g[k][r] = Field{};
+    if (PASS != Pass::Whole && (TWO_PHASE ? ENDS : t.w.segment < p.last_segment)) s.g[k][r] = Field{};
   });
 }
 
 // ---- segments
 
 // The first segment whose ends are kept.
-constexpr int FIRST_END = HALVES ? 0 : 1;
+constexpr int FIRST_END = TWO_PHASE ? 0 : 1;
 
 // From the gradients that segments leave on their own to what this one is handed; states side by side, because each load takes long.
 DEVICE void take_over(const Thread& t, States& s) {
@@ -110,7 +110,7 @@ DEVICE void take_over(const Thread& t, States& s) {
       const i64 place = (segment - FIRST_END) * p.segment_channels + t.w.row * p.dim + t.w.first + t.own_channel(k);
       Field end;
       convert(end, p.ends[place * DSTATE + own_state(r)]);
-      s.g[k][r] = !HALVES && segment == p.last_segment ? end : mul_add(Method::decay(s.a[k][r], sums_of_steps(p, p.ends)[place]), s.g[k][r], end);
+      s.g[k][r] = !TWO_PHASE && segment == p.last_segment ? end : mul_add(Method::decay(s.a[k][r], sums_of_steps(p, p.ends)[place]), s.g[k][r], end);
     });
 }
 

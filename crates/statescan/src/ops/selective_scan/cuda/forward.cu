@@ -16,7 +16,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS + SCANNERS, RESIDENT) selective_scan_forward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ f32 skips[CHANNELS], biases[CHANNELS];
-  const Work w = Work::of<PASS == Pass::Rest && !HALVES>(p);
+  const Work w = Work::of<PASS == Pass::Rest && !TWO_PHASE>(p);
 #pragma unroll 1
   for (int i = threadIdx.x; i < w.channels; i += THREADS + SCANNERS) {
     if constexpr (HAS_SKIP) skips[i] = to_f32(*at<SKIP>(p.skip, w.first + i));

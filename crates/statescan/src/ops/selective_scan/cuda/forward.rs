@@ -32,8 +32,8 @@ pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<us
 pub(super) struct Forward<'p, 'a> {
     pub call: Call<'p, 'a>,
     pub targets: &'p Targets,
-    /// The address of what the first half keeps for the second one, of a pass in two halves.
-    pub halves: Option<u64>,
+    /// The address of what the first phase keeps for the second one, of a pass in two phases.
+    pub ends: Option<u64>,
 }
 
 params! {
@@ -57,7 +57,7 @@ fn tile(geometry: Geometry) -> Tile {
 
 impl<'p, 'a> Forward<'p, 'a> {
     pub fn new(problem: &'p Problem<'a>, targets: &'p Targets) -> Self {
-        Forward { call: Call::new(problem), targets, halves: None }
+        Forward { call: Call::new(problem), targets, ends: None }
     }
 
     /// Puts launches of a plan into the stream.
@@ -77,8 +77,8 @@ impl<'p, 'a> Forward<'p, 'a> {
 
     fn plan(&self, stream: &Stream) -> Result<Plan> {
         let (shape, numbers) = (self.call.shape(), stream.numbers());
-        let cut = match (self.halves, &self.targets.workspace) {
-            (Some(_), _) => Cut::new(&shape, numbers).map(|cut| cut.in_halves(shape.seqlen)),
+        let cut = match (self.ends, &self.targets.workspace) {
+            (Some(_), _) => Cut::new(&shape, numbers).map(|cut| cut.in_two_phases(shape.seqlen)),
             (None, Some(_)) => Cut::new(&shape, numbers),
             (None, None) => None,
         };
@@ -122,7 +122,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             .flag("HAS_Y", y.is_some())
             .flag("HAS_FINAL", self.targets.final_state.is_some())
             .flag("HAS_CHECKPOINTS", self.targets.checkpoints.is_some())
-            .flag("HALVES", self.halves.is_some())
+            .flag("TWO_PHASE", self.ends.is_some())
             .flag("DENSE", false)
             .int("STAGES", geometry.stages)
             .int("RESIDENT", plan.resident)
@@ -138,7 +138,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             y: Strided::of_option(&self.targets.y),
             last: Strided::of_option(&self.targets.final_state),
             checkpoints: address(&self.targets.checkpoints),
-            workspace: self.halves.map_or_else(|| address(&self.targets.workspace), Address::new),
+            workspace: self.ends.map_or_else(|| address(&self.targets.workspace), Address::new),
         }
     }
 }

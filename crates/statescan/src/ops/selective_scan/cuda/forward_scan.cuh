@@ -57,14 +57,14 @@ struct States {
 // The state that a segment begins with, from what those before it have left.
 DEVICE Field entering(const Scanner& t, int r, Field a) {
   Field h = {};
-  if constexpr (HALVES) h = t.initial_of(0, r);
+  if constexpr (TWO_PHASE) h = t.initial_of(0, r);
 #pragma unroll 4
   for (int s = 0; s < t.w.segment; s++) {
     const i64 place = t.end_of(s);
     const f32 steps = sums_of_steps(t.p, t.p.workspace)[place];
     Field end;
     convert(end, t.p.workspace[place * DSTATE + t.own_state(r)]);
-    h = !HALVES && s == 0 ? end : mul_add(Method::decay(a, steps), h, end);
+    h = !TWO_PHASE && s == 0 ? end : mul_add(Method::decay(a, steps), h, end);
   }
   return h;
 }

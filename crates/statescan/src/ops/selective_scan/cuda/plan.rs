@@ -78,7 +78,7 @@ pub(super) struct Cut {
     /// Steps of each segment but the last one: whole tiles, and saved states lie on their bounds.
     pub steps: usize,
     /// Whether what enters the row comes between the two scans: then both of them are of all segments, the first one from zero.
-    pub halves: bool,
+    pub two_phase: bool,
 }
 
 impl Cut {
@@ -98,17 +98,17 @@ impl Cut {
     /// At most so many segments of a row.
     pub(super) fn into(seqlen: usize, segments: usize) -> Cut {
         let steps = seqlen.div_ceil(segments).next_multiple_of(CHECKPOINT);
-        Cut { segments: seqlen.div_ceil(steps), steps, halves: false }
+        Cut { segments: seqlen.div_ceil(steps), steps, two_phase: false }
     }
 
-    /// The same row in as many segments as are scanned at the same time, for a pass in two halves.
-    pub(super) fn in_halves(&self, seqlen: usize) -> Cut {
-        Cut { halves: true, ..Cut::into(seqlen, self.together()) }
+    /// The same row in as many segments as are scanned at the same time, for a pass in two phases.
+    pub(super) fn in_two_phases(&self, seqlen: usize) -> Cut {
+        Cut { two_phase: true, ..Cut::into(seqlen, self.together()) }
     }
 
     /// Segments that are scanned at the same time.
     pub(super) fn together(&self) -> usize {
-        if self.halves { self.segments } else { self.segments - 1 }
+        if self.two_phase { self.segments } else { self.segments - 1 }
     }
 }
 
@@ -242,8 +242,8 @@ mod tests {
     #[test]
     fn long_rows_of_few_channels_are_cut() {
         let cut = |rows, dim, seqlen| Cut::new(&shape(rows, dim, seqlen, 16), Numbers::H200);
-        assert_eq!(cut(1, 1536, 65536), Some(Cut { segments: 12, steps: 5504, halves: false }));
-        assert_eq!(cut(1, 1536, 4096), Some(Cut { segments: 8, steps: 512, halves: false }));
+        assert_eq!(cut(1, 1536, 65536), Some(Cut { segments: 12, steps: 5504, two_phase: false }));
+        assert_eq!(cut(1, 1536, 4096), Some(Cut { segments: 8, steps: 512, two_phase: false }));
         for (rows, dim, seqlen) in [(8, 2048, 2048), (1, 5120, 4096), (1, 1536, 2048), (1, 1536, 0), (0, 4, 5000), (1, 0, 5000)] {
             assert_eq!(cut(rows, dim, seqlen), None);
         }

@@ -3,7 +3,7 @@
 use super::super::{Args, GradientTargets, Sources, Targets};
 use super::backward::{BACKWARD, Backward};
 use super::forward::{FORWARD, Forward};
-use super::halves::{ENDS, Together};
+use super::phases::{ENDS, Together};
 use super::plan::{Cut, Plan};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
@@ -52,14 +52,14 @@ impl Case {
         let call = Forward::new(&problem, &targets);
         for &(numbers, architectures) in self.devices {
             let cut = Cut::new(&call.call.shape(), numbers);
-            let in_halves = cut.map(|cut| (Some(cut.in_halves(self.seqlen)), Some(0)));
-            for (cut, halves) in [(None, None), (cut, None)].into_iter().chain(in_halves) {
+            let in_two_phases = cut.map(|cut| (Some(cut.in_two_phases(self.seqlen)), Some(0)));
+            for (cut, ends) in [(None, None), (cut, None)].into_iter().chain(in_two_phases) {
                 let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
-                let call = Forward { halves, ..Forward::new(&problem, &targets) };
+                let call = Forward { ends, ..Forward::new(&problem, &targets) };
                 for &pass in Pass::all(cut.is_some()) {
                     suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
                 }
-                if halves.is_some() {
+                if ends.is_some() {
                     let out = SummaryTargets { state: targets.final_state, decay: targets.final_state };
                     let together = Together { problem: &problem, start: problem.initial_state, out: &out, backwards: false };
                     suite.add_for(&architectures, &ENDS, &together.config(call.config(&plan, Pass::Ends)));
@@ -95,11 +95,11 @@ impl Case {
             initial_state: Some(p.normal.state(state)),
             workspace: None,
         };
-        for halves in [false, true] {
-            let call = Backward { call: Call::new(p), sources: &sources, targets: &targets, halves };
+        for two_phase in [false, true] {
+            let call = Backward { call: Call::new(p), sources: &sources, targets: &targets, two_phase };
             for &(numbers, architectures) in self.devices {
                 let plan = call.plan_for(numbers, call.cotangent()).unwrap();
-                for &pass in Pass::all(plan.cut.is_some()).iter().filter(|_| !halves || plan.cut.is_some()) {
+                for &pass in Pass::all(plan.cut.is_some()).iter().filter(|_| !two_phase || plan.cut.is_some()) {
                     suite.add_for(&architectures, &BACKWARD, &call.config(&plan, pass, true));
                 }
             }

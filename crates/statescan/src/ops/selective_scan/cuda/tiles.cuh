@@ -2,7 +2,7 @@
 #pragma once
 #include "raw_tile.cuh"
 
-static_assert(given<bool>(COMPLEX, HAS_BIAS, SOFTPLUS, HAS_LIMIT, DENSE, REVERSE, HAS_DT_A, HAS_Z, B_VARIES, C_VARIES, HALVES) &&
+static_assert(given<bool>(COMPLEX, HAS_BIAS, SOFTPLUS, HAS_LIMIT, DENSE, REVERSE, HAS_DT_A, HAS_Z, B_VARIES, C_VARIES, TWO_PHASE) &&
               given<Discretization>(METHOD) && given<int>(DSTATE, LANES, CHANNELS, STEPS, THREADS) && given_types<X, DT, DT_A, Z, B, C, INDEX>() &&
               given<Copy>(X_COPY, DT_COPY, DT_A_COPY, Z_COPY, B_COPY, C_COPY) && given<Pass>(PASS) && given<Sequences>(SEQUENCES));
 

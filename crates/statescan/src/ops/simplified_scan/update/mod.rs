@@ -91,7 +91,7 @@ step! {
         /// How (A, B) become a recurrence.
         discretization: Discretization = discretization(2),
         /// Whether the states of a real result stand for conjugate pairs: `f` is 2, else 1.
-        conj_sym: bool = Setting::new(Choice::Flag(true)),
+        conj_sym: bool = OptionSpec::new(Choice::Flag(true)),
     }
     results { y = like("u", &["BH"]).alias(&["out"]).complex(Complex::Without("D")), }
 }

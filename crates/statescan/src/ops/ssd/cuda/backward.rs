@@ -2,13 +2,13 @@
 //!
 //! Nothing is kept from the forward pass: its states are computed again, which costs less than writing and reading them would.
 
+use super::half_states;
 use super::hopper::fused::{self, Parts};
-use super::hopper::halves;
 use super::portable::gradients::{self, Places};
 use super::portable::maps::{Maps, Of};
 use super::route::{ByChunk, Fused, Layout, Route, walks};
 use super::walk::{self, Walk};
-use super::{Call, Setting, refuse_double};
+use super::{Call, Hardware, refuse_double};
 use crate::cuda::{Queue, Stream, Sum, sum_terms};
 use crate::error::Result;
 use crate::ops::on_cuda;
@@ -18,7 +18,7 @@ use crate::tensor::RawViewMut;
 
 /// Elements of the workspace, whatever is given and asked for.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
-    Route::most_workspace(problem, Setting::of(stream))
+    Route::most_workspace(problem, Hardware::of(stream))
 }
 
 pub(crate) fn backward(
@@ -31,7 +31,7 @@ pub(crate) fn backward(
     run(stream, problem, sources, targets, workspace, None)
 }
 
-/// `ends`: what the first half of a pass in two halves has left, if this is the second one.
+/// `ends`: what the first of two phases has left, if this is the second one.
 pub(super) fn run(
     stream: &Queue<'_>,
     problem: &Problem<'_>,
@@ -44,8 +44,8 @@ pub(super) fn run(
     let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
     let call = Call::new(problem, sources.y);
     let pass = Pass { stream, sources, targets, call, base, ends };
-    match Route::new(&call, sources, targets, Setting::of(stream))? {
-        Route::Halves(routes) => halves::backward(&pass, &routes),
+    match Route::new(&call, sources, targets, Hardware::of(stream))? {
+        Route::HalfStates(routes) => half_states::backward(&pass, &routes),
         Route::Fused(route) => {
             let layout = Layout::new(problem, &route.demand(problem));
             pass.run_fused(&route, &layout, Parts::default())?;
@@ -69,7 +69,7 @@ pub(super) struct Pass<'p, 'a> {
     pub targets: &'p GradientTargets,
     pub call: Call<'p, 'a>,
     pub base: u64,
-    /// What the first half of the pass has left of its walk backwards.
+    /// What the first of two phases has left of its walk backwards.
     pub ends: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ impl Pass<'_, '_> {
             let workspace = if walk.part == on_cuda::Pass::Rest { self.ends } else { workspace };
             if let Some(route) = route {
                 // SAFETY: what a pass is made of.
-                unsafe { route.launch(self.stream, walk, walk::Rooms { workspace, slots })? };
+                unsafe { route.launch(self.stream, walk, walk::Addresses { workspace, slots })? };
             }
         }
         Ok(())
@@ -103,14 +103,14 @@ impl Pass<'_, '_> {
     pub fn run_fused(&self, route: &Fused, layout: &Layout, parts: Parts) -> Result<()> {
         let slots = route.fused.plan.slots(self.call.problem);
         let mut walks = walks(self.call, self.sources, self.targets, slots);
-        if self.ends.is_some() && route.walks[1].plan.has_halves() {
+        if self.ends.is_some() && route.walks[1].plan.has_two_phases() {
             walks[1].part = on_cuda::Pass::Rest;
         }
         self.walk(&walks, &route.walks.map(|route| Some(walk::Route::Hopper(route))), layout)?;
         let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));
-        let rooms = fused::Rooms { places: &self.places(layout), terms: &fused::Terms { b, c, walks, maps } };
+        let addresses = fused::Addresses { places: &self.places(layout), terms: &fused::Terms { b, c, walks, maps } };
         // SAFETY: what a pass is made of; the walks have filled the slots.
-        unsafe { route.fused.launch(self.stream, &self.call, self.targets, &rooms, parts) }
+        unsafe { route.fused.launch(self.stream, &self.call, self.targets, &addresses, parts) }
     }
 
     /// The gradients within chunks, and those of B and C, one after another.

@@ -2,8 +2,9 @@
 //! kernels of their own on products of warpgroups (`hopper/walk.rs`, `hopper/fused.rs`) for what models call.
 
 mod backward;
-mod ends;
+mod half_states;
 mod hopper;
+mod phases;
 mod planned;
 mod portable;
 mod route;
@@ -12,7 +13,7 @@ mod tests;
 mod walk;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
-pub(super) use ends::{backward_ends, backward_rest, ends_len, forward_ends, forward_rest};
+pub(super) use phases::{backward_ends, backward_rest, ends_len, forward_ends, forward_rest};
 pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 
@@ -36,15 +37,15 @@ fn refuse_double(problem: &Problem<'_>) -> Result<()> {
 
 /// Where a call runs, as far as that decides which kernels do.
 #[derive(Debug, Clone, Copy)]
-struct Setting {
+struct Hardware {
     numbers: Numbers,
     /// Whether products of f32 may round their factors to tf32.
     tf32: bool,
 }
 
-impl Setting {
-    fn of(stream: &Stream) -> Setting {
-        Setting { numbers: stream.numbers(), tf32: stream.allows_tf32() }
+impl Hardware {
+    fn of(stream: &Stream) -> Hardware {
+        Hardware { numbers: stream.numbers(), tf32: stream.allows_tf32() }
     }
 }
 

@@ -4,7 +4,7 @@ use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{self, MAPS};
 use super::route::{ByChunk, Fused, Route, walks};
 use super::walk::{Route as WalkRoute, Walk};
-use super::{Call, Setting, refuse_double};
+use super::{Call, Hardware, refuse_double};
 use crate::cuda::{Launch, Numbers, PlannedLaunch, written_like};
 use crate::error::Result;
 use crate::ops::ssd::problem::Problem;
@@ -33,25 +33,25 @@ pub(super) fn every_gradient(p: &Problem<'_>) -> Result<GradientTargets> {
 /// The launches of both passes with every result and gradient; the forward pass has a workspace.
 pub(in crate::ops::ssd) fn plan(p: &Problem<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunch>> {
     refuse_double(p)?;
-    let setting = Setting { numbers, tf32: false };
+    let hardware = Hardware { numbers, tf32: false };
     let y = written_like(&p.x)?;
     let walk = Walk::forward(p, Some(&y), None);
     let mut all = Vec::new();
     let mut add = |pass, kernel, launches: &[Launch]| {
         all.extend(launches.iter().map(|&launch| PlannedLaunch::new(pass, kernel, launch)));
     };
-    let (kernel, launches) = launches(&WalkRoute::new(&walk, setting, true)?, &walk)?;
+    let (kernel, launches) = launches(&WalkRoute::new(&walk, hardware, true)?, &walk)?;
     add("forward", kernel, &launches);
     let (sources, targets) = (Sources { y: Some(y.as_read()), ..Sources::default() }, every_gradient(p)?);
     let call = Call::new(p, sources.y);
-    let backward = match Route::new(&call, &sources, &targets, setting)? {
-        Route::Fused(route) => of_fused(&route, &call, &sources, &targets, setting)?,
+    let backward = match Route::new(&call, &sources, &targets, hardware)? {
+        Route::Fused(route) => of_fused(&route, &call, &sources, &targets, hardware)?,
         // both halves of the states have the same launches
-        Route::Halves(routes) => {
-            let of_half = of_fused(&routes[0], &call, &sources, &targets, setting)?;
+        Route::HalfStates(routes) => {
+            let of_half = of_fused(&routes[0], &call, &sources, &targets, hardware)?;
             of_half.iter().chain(&of_half).cloned().collect()
         }
-        Route::ByChunk(route) => of_chunks(&route, &call, &sources, &targets, setting)?,
+        Route::ByChunk(route) => of_chunks(&route, &call, &sources, &targets, hardware)?,
     };
     for (kernel, launches) in backward {
         add("backward", kernel, &launches);
@@ -71,13 +71,13 @@ fn of_fused(
     call: &Call<'_, '_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
-    setting: Setting,
+    hardware: Hardware,
 ) -> Result<Vec<Launches>> {
     let mut all = Vec::new();
     for (walk, route) in walks(*call, sources, targets, route.fused.plan.slots(call.problem)).iter().zip(route.walks) {
         all.push(launches(&WalkRoute::Hopper(route), walk)?);
     }
-    all.push((super::hopper::fused::KERNEL.kernel, vec![route.fused.line(call, targets, setting.numbers)?]));
+    all.push((super::hopper::fused::KERNEL.kernel, vec![route.fused.line(call, targets, hardware.numbers)?]));
     Ok(all)
 }
 
@@ -86,7 +86,7 @@ fn of_chunks(
     call: &Call<'_, '_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
-    setting: Setting,
+    hardware: Hardware,
 ) -> Result<Vec<Launches>> {
     let mut all = Vec::new();
     for (walk, route) in route.walks_of(*call, sources, targets).iter().zip(route.walks) {
@@ -94,8 +94,8 @@ fn of_chunks(
             all.push(launches(&route, walk)?);
         }
     }
-    all.push((GRADIENTS.kernel, vec![gradients::line(call.problem, &route.tiles, setting.numbers)?]));
-    let of_map = maps::line(call.problem, &route.tiles, route.slices, setting.numbers)?;
+    all.push((GRADIENTS.kernel, vec![gradients::line(call.problem, &route.tiles, hardware.numbers)?]));
+    let of_map = maps::line(call.problem, &route.tiles, route.slices, hardware.numbers)?;
     all.push((MAPS.kernel, vec![of_map; 2]));
     Ok(all)
 }

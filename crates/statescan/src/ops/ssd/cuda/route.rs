@@ -1,14 +1,14 @@
 //! Which kernels run for a backward pass, decided once, before anything is touched: a function of types, sizes, layouts, what is asked for, and a
 //! device's numbers. Nothing of a device is asked for it, so that tests and `statescan info --plan` know it without one.
 
+use super::half_states;
 use super::hopper::fused;
-use super::hopper::halves;
 use super::hopper::packed;
 use super::hopper::walk as hopper;
 use super::portable::plan::{Cut, Kind, Slots, Tiles, slices};
 use super::portable::walk as portable;
 use super::walk::{Direction, Output, Route as WalkRoute, Walk};
-use super::{Call, Setting, TOO_LARGE};
+use super::{Call, Hardware, TOO_LARGE};
 use crate::error::Result;
 use crate::ops::on_cuda::Pass;
 use crate::ops::ssd::problem::Problem;
@@ -24,7 +24,7 @@ pub(super) enum Route {
     /// On Hopper, all gradients of a chunk in one launch.
     Fused(Box<Fused>),
     /// The same for either half of the states, one after the other.
-    Halves(Box<[Fused; 2]>),
+    HalfStates(Box<[Fused; 2]>),
     /// The gradients within chunks, and those of B and C, one after another.
     ByChunk(Box<ByChunk>),
 }
@@ -48,26 +48,26 @@ pub(super) struct ByChunk {
 }
 
 impl Route {
-    pub fn new(call: &Call<'_, '_>, sources: &Sources<'_>, targets: &GradientTargets, setting: Setting) -> Result<Route> {
-        if let Some(routes) = halves::routes(call.problem, sources, targets, setting) {
-            return Ok(Route::Halves(Box::new(routes)));
+    pub fn new(call: &Call<'_, '_>, sources: &Sources<'_>, targets: &GradientTargets, hardware: Hardware) -> Result<Route> {
+        if let Some(routes) = half_states::routes(call.problem, sources, targets, hardware) {
+            return Ok(Route::HalfStates(Box::new(routes)));
         }
-        if let Some(route) = Fused::new(call, sources, targets, None, setting) {
+        if let Some(route) = Fused::new(call, sources, targets, None, hardware) {
             return Ok(Route::Fused(Box::new(route)));
         }
-        Ok(Route::ByChunk(Box::new(ByChunk::new(call, sources, targets, setting)?)))
+        Ok(Route::ByChunk(Box::new(ByChunk::new(call, sources, targets, hardware)?)))
     }
 
     /// Elements of a workspace that suffices whatever is given and asked for, and however that lies.
-    pub fn most_workspace(p: &Problem<'_>, setting: Setting) -> Result<usize> {
+    pub fn most_workspace(p: &Problem<'_>, hardware: Hardware) -> Result<usize> {
         let call = Call::new(p, None);
         let fused =
-            |p: &Problem<'_>| fused::Plan::new(p, setting.numbers).map(|plan| Layout::new(p, &Fused::demand_of(&plan, p)).len);
-        let hopper = fused(p).into_iter().chain(halves::workspace_len(p, fused)).max();
+            |p: &Problem<'_>| fused::Plan::new(p, hardware.numbers).map(|plan| Layout::new(p, &Fused::demand_of(&plan, p)).len);
+        let hopper = fused(p).into_iter().chain(half_states::workspace_len(p, fused)).max();
         let by_chunk = |cotangent| {
-            let math = call.math_with(cotangent, setting.tf32);
-            let tiles = Tiles::new(&call.shape(math), KINDS, setting.numbers).ok_or(TOO_LARGE)?;
-            Ok(Layout::new(p, &ByChunk::most_demand(&call, tiles, setting)).len)
+            let math = call.math_with(cotangent, hardware.tf32);
+            let tiles = Tiles::new(&call.shape(math), KINDS, hardware.numbers).ok_or(TOO_LARGE)?;
+            Ok(Layout::new(p, &ByChunk::most_demand(&call, tiles, hardware)).len)
         };
         // a cotangent's type may decide what products are made of
         match (by_chunk(None), by_chunk(Some(DType::F32))) {
@@ -104,12 +104,12 @@ impl Fused {
         call: &Call<'_, '_>,
         sources: &Sources<'_>,
         targets: &GradientTargets,
-        half: Option<fused::Half>,
-        setting: Setting,
+        half: Option<fused::HalfStates>,
+        hardware: Hardware,
     ) -> Option<Fused> {
-        let fused = fused::Route::new(call, targets, half, setting.numbers)?;
+        let fused = fused::Route::new(call, targets, half, hardware.numbers)?;
         let [forward, backward] = walks(*call, sources, targets, fused.plan.slots(call.problem));
-        let route = |walk| hopper::Route::new(walk, setting.numbers, true);
+        let route = |walk| hopper::Route::new(walk, hardware.numbers, true);
         Some(Fused { walks: [route(&forward)?, route(&backward)?], fused })
     }
 
@@ -140,20 +140,20 @@ fn reads_slots(t: &GradientTargets) -> [bool; 2] {
 }
 
 impl ByChunk {
-    pub fn new(call: &Call<'_, '_>, sources: &Sources<'_>, t: &GradientTargets, setting: Setting) -> Result<ByChunk> {
-        let shape = &call.shape(call.math(setting.tf32));
-        let tiles = Tiles::new(shape, KINDS, setting.numbers).ok_or(TOO_LARGE)?;
-        let cut = Cut::new(shape, &tiles, KINDS[0], setting.numbers);
-        let slices = slices(shape, &tiles, setting.numbers);
+    pub fn new(call: &Call<'_, '_>, sources: &Sources<'_>, t: &GradientTargets, hardware: Hardware) -> Result<ByChunk> {
+        let shape = &call.shape(call.math(hardware.tf32));
+        let tiles = Tiles::new(shape, KINDS, hardware.numbers).ok_or(TOO_LARGE)?;
+        let cut = Cut::new(shape, &tiles, KINDS[0], hardware.numbers);
+        let slices = slices(shape, &tiles, hardware.numbers);
         let keeps_gated = call.problem.z.is_some() && t.z.is_some() && call.dy.is_some();
         let mut route = ByChunk { tiles, cut, walks: [None; 2], slices, keeps_gated };
         let [states, gradients] = reads_slots(t);
         let wanted = [states || t.z.is_some(), gradients || t.initial_state.is_some()];
         // it is a walk of another output with the kept gradient or without
         let call = Call { gated: keeps_gated.then_some(0), ..*call };
-        let portable = portable::Route::beside(tiles, cut, setting.numbers);
+        let portable = portable::Route::beside(tiles, cut, hardware.numbers);
         for ((walk, wanted), own) in route.walks_of(call, sources, t).iter().zip(wanted).zip(&mut route.walks) {
-            *own = wanted.then(|| WalkRoute::beside(walk, portable, setting));
+            *own = wanted.then(|| WalkRoute::beside(walk, portable, hardware));
         }
         Ok(route)
     }
@@ -184,18 +184,18 @@ impl ByChunk {
     }
 
     /// The most that such a pass needs.
-    fn most_demand(call: &Call<'_, '_>, tiles: Tiles, setting: Setting) -> Demand {
+    fn most_demand(call: &Call<'_, '_>, tiles: Tiles, hardware: Hardware) -> Demand {
         let (p, shape) = (call.problem, &call.shape(tiles.math));
-        let cut = Cut::new(shape, &tiles, KINDS[0], setting.numbers);
-        let portable = portable::Route::beside(tiles, cut, setting.numbers);
+        let cut = Cut::new(shape, &tiles, KINDS[0], hardware.numbers);
+        let portable = portable::Route::beside(tiles, cut, hardware.numbers);
         let route = ByChunk {
             tiles,
             cut,
             walks: [Some(WalkRoute::Portable(portable)), None],
-            slices: slices(shape, &tiles, setting.numbers),
+            slices: slices(shape, &tiles, hardware.numbers),
             keeps_gated: p.z.is_some(),
         };
-        let hopper = hopper::Plan::new(p, setting.numbers).map_or(0, |plan| plan.workspace_len(p));
+        let hopper = hopper::Plan::new(p, hardware.numbers).map_or(0, |plan| plan.workspace_len(p));
         let demand = route.demand(p);
         Demand { ends: demand.ends.max(hopper), ..demand }
     }

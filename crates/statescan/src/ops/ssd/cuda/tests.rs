@@ -2,7 +2,8 @@
 
 use super::super::Args;
 use super::super::{GradientTargets, Sources, Targets};
-use super::hopper::{fused, halves, hand_on, packed, walk as hopper};
+use super::half_states;
+use super::hopper::{fused, hand_on, packed, walk as hopper};
 use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{MAPS, Maps, Of};
 use super::portable::walk::WALK;
@@ -48,7 +49,7 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize], made: Made, cut: boo
     let last = problem.normal.state(target(state));
     let targets = Targets { y: Some(like(problem.x)), final_state: Some(last), checkpoints: None, workspace: None };
     let walk = Walk::forward(&problem, targets.y.as_ref(), targets.final_state);
-    let route = portable::walk::Route::alone(&walk, Setting { numbers, tf32 }).unwrap();
+    let route = portable::walk::Route::alone(&walk, Hardware { numbers, tf32 }).unwrap();
     for pass in if cut { vec![Pass::Ends, Pass::Rest] } else { vec![Pass::Whole] } {
         suite.add_for(&architectures, &WALK, &route.config(&walk, pass));
     }
@@ -88,7 +89,7 @@ fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
         }
     }
     if plan.packed.is_none() {
-        // in two halves
+        // in two phases
         for (walk, pass) in [(&forward, Pass::Ends), (&forward, Pass::Rest), (&backward, Pass::Ends), (&backward, Pass::Rest)] {
             suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(&Walk { part: Pass::Ends, ..*walk }, pass));
         }
@@ -103,19 +104,19 @@ fn add_walks_on_hopper(suite: &mut Suite, args: &Args<'_>) {
     }
 }
 
-fn add_fused(suite: &mut Suite, problem: &Problem<'_>, targets: &GradientTargets, half: Option<fused::Half>) {
+fn add_fused(suite: &mut Suite, problem: &Problem<'_>, targets: &GradientTargets, half: Option<fused::HalfStates>) {
     let plan = fused::Plan::new(problem, Numbers::H200).unwrap();
     let config = plan.config(&Call::new(problem, Some(problem.x)), targets, half, Numbers::H200);
     suite.add_for(&["sm_90a"], &fused::KERNEL, &config);
 }
 
 /// Adds the gradients of more than 128 states.
-fn add_halves(suite: &mut Suite, args: &Args<'_>) {
+fn add_half_states(suite: &mut Suite, args: &Args<'_>) {
     let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
-    let [first, second] = halves::of_states(&problem).unwrap();
+    let [first, second] = half_states::of_states(&problem).unwrap();
     let targets = every_gradient(&problem);
-    add_fused(suite, &second, &targets, Some(fused::Half::Second));
-    add_fused(suite, &first, &GradientTargets { d: None, ..targets }, Some(fused::Half::First));
+    add_fused(suite, &second, &targets, Some(fused::HalfStates::Second));
+    add_fused(suite, &first, &GradientTargets { d: None, ..targets }, Some(fused::HalfStates::First));
 }
 
 /// Every gradient but that of the initial state.
@@ -157,7 +158,7 @@ fn ssd_kernels_compile_for_hopper() {
             1 => add_hopper(&mut suite, &packed),
             _ => {
                 add_walks_on_hopper(&mut suite, &packed);
-                [plain, Args { d: wide_skip.d, ..all }, packed].iter().for_each(|args| add_halves(&mut suite, args));
+                [plain, Args { d: wide_skip.d, ..all }, packed].iter().for_each(|args| add_half_states(&mut suite, args));
             }
         }
     }
@@ -173,7 +174,7 @@ fn add_backward(suite: &mut Suite, p: &Problem<'_>, last: RawViewMut, Made { num
     let architectures = &architectures;
     let sources = Sources { checkpoints: None, y: Some(p.x), final_state: Some(last.as_read()) };
     let t = GradientTargets { initial_state: Some(last), ..every_gradient(p) };
-    let route = ByChunk::new(&Call::new(p, sources.y), &sources, &t, Setting { numbers, tf32 }).unwrap();
+    let route = ByChunk::new(&Call::new(p, sources.y), &sources, &t, Hardware { numbers, tf32 }).unwrap();
     let call = Call { gated: route.keeps_gated.then_some(0), ..Call::new(p, sources.y) };
     let tiles = &route.tiles;
     for walk in route.walks_of(call, &sources, &t) {
@@ -244,9 +245,9 @@ fn ssd_kernels_compile() {
     suite.compile();
 }
 
-/// Settings of a Hopper device and of another one.
-const HOPPER: Setting = Setting { numbers: Numbers::H200, tf32: false };
-const SMALL: Setting = Setting { numbers: Numbers::SMALL, tf32: false };
+/// Numbers of a Hopper device and of another one.
+const HOPPER: Hardware = Hardware { numbers: Numbers::H200, tf32: false };
+const SMALL: Hardware = Hardware { numbers: Numbers::SMALL, tf32: false };
 
 fn problem<'a>(args: &Args<'a>) -> Problem<'a> {
     Problem::new(args, Device::Cuda(0), NO_STATES).unwrap()
@@ -255,10 +256,10 @@ fn problem<'a>(args: &Args<'a>) -> Problem<'a> {
 /// The route of a forward pass: nothing of a device is asked for it.
 #[test]
 fn routes_forwards_need_no_device() {
-    let route = |args: &Args<'_>, setting, has_workspace| {
+    let route = |args: &Args<'_>, hardware, has_workspace| {
         let problem = problem(args);
         let y = target(problem.x);
-        WalkRoute::new(&Walk::forward(&problem, Some(&y), None), setting, has_workspace).unwrap()
+        WalkRoute::new(&Walk::forward(&problem, Some(&y), None), hardware, has_workspace).unwrap()
     };
     let hopper = |args: &Args<'_>| matches!(route(args, HOPPER, true), WalkRoute::Hopper(_));
     let plain = args(DType::BF16, [2048, 80, 64, 1, 128]);
@@ -281,23 +282,23 @@ fn routes_forwards_need_no_device() {
 /// The route of a backward pass, and the walks that it begins with.
 #[test]
 fn routes_backwards_need_no_device() {
-    let with = |args: &Args<'_>, change: &dyn Fn(&mut Sources<'_>, &mut GradientTargets), setting| {
+    let with = |args: &Args<'_>, change: &dyn Fn(&mut Sources<'_>, &mut GradientTargets), hardware| {
         let problem = problem(args);
         let mut targets = every_gradient(&problem);
         let mut sources = Sources { checkpoints: None, y: Some(problem.x), final_state: None };
         change(&mut sources, &mut targets);
-        Route::new(&Call::new(&problem, sources.y), &sources, &targets, setting).unwrap()
+        Route::new(&Call::new(&problem, sources.y), &sources, &targets, hardware).unwrap()
     };
-    let of = |args: &Args<'_>, setting| with(args, &|_, _| (), setting);
+    let of = |args: &Args<'_>, hardware| with(args, &|_, _| (), hardware);
     let plain = args(DType::BF16, [2048, 80, 64, 1, 128]);
     let gated = Args { z: Some(plain.x), ..plain };
     assert!(matches!(of(&gated, HOPPER), Route::Fused(_)));
-    assert!(matches!(of(&args(DType::BF16, [2048, 80, 64, 1, 256]), HOPPER), Route::Halves(_)));
+    assert!(matches!(of(&args(DType::BF16, [2048, 80, 64, 1, 256]), HOPPER), Route::HalfStates(_)));
     let by_chunk = |route| match route {
         Route::ByChunk(route) => route,
         other => panic!("{other:?}"),
     };
-    // too few chunks for halves; another device, type, direction
+    // too few chunks to halve states; another device, type, direction
     by_chunk(of(&args(DType::BF16, [64, 8, 64, 1, 256]), HOPPER));
     by_chunk(of(&plain, SMALL));
     by_chunk(of(&args(DType::F16, [2048, 80, 64, 1, 128]), HOPPER));
@@ -340,11 +341,11 @@ fn plans_are_told() {
 fn a_workspace_suffices_for_every_route() {
     let sizes = [[2048, 80, 64, 1, 128], [5000, 3, 64, 1, 256], [300, 6, 80, 2, 17], [2048, 80, 64, 1, 256]];
     for dtype in [DType::BF16, DType::F16, DType::F32] {
-        for (plain, setting) in sizes.map(|sizes| args(dtype, sizes)).iter().flat_map(|args| [(args, HOPPER), (args, SMALL)]) {
+        for (plain, hardware) in sizes.map(|sizes| args(dtype, sizes)).iter().flat_map(|args| [(args, HOPPER), (args, SMALL)]) {
             let index = Sequences::SeqIdx(tensor(DType::I32, &[2, plain.x.shape()[1]]));
             for args in [*plain, Args { z: Some(plain.x), ..*plain }, Args { sequences: index, ..*plain }] {
                 let problem = problem(&args);
-                let most = Route::most_workspace(&problem, setting).unwrap();
+                let most = Route::most_workspace(&problem, hardware).unwrap();
                 for (dy, without) in [(dtype, false), (dtype, true), (DType::F32, false)] {
                     let mut targets = every_gradient(&problem);
                     if without {
@@ -352,16 +353,16 @@ fn a_workspace_suffices_for_every_route() {
                     }
                     let sources = Sources { checkpoints: None, y: Some(tensor(dy, &problem.x.shape())), final_state: None };
                     let call = Call::new(&problem, sources.y);
-                    let len = match Route::new(&call, &sources, &targets, setting).unwrap() {
+                    let len = match Route::new(&call, &sources, &targets, hardware).unwrap() {
                         Route::Fused(route) => Layout::new(&problem, &route.demand(&problem)).len,
                         Route::ByChunk(route) => Layout::new(&problem, &route.demand(&problem)).len,
-                        Route::Halves(_) => 0,
+                        Route::HalfStates(_) => 0,
                     };
                     assert!(len <= most, "{len} of {most}");
                 }
                 let walk = Walk { output: Output::Y(&target(problem.x)), ..Walk::forward(&problem, None, None) };
-                let route = WalkRoute::new(&walk, setting, true).unwrap();
-                assert!(route.workspace_len(&problem) <= walk::most_workspace(&problem, setting).unwrap());
+                let route = WalkRoute::new(&walk, hardware, true).unwrap();
+                assert!(route.workspace_len(&problem) <= walk::most_workspace(&problem, hardware).unwrap());
             }
         }
     }

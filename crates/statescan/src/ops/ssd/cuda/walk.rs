@@ -3,7 +3,7 @@
 use super::hopper::walk as hopper;
 use super::portable::plan::Slots;
 use super::portable::walk as portable;
-use super::{Call, Setting, refuse_double};
+use super::{Call, Hardware, refuse_double};
 use crate::cuda::{Launch, Queue, Stream};
 use crate::error::Result;
 use crate::ops::on_cuda::Pass;
@@ -42,7 +42,7 @@ pub(super) struct Walk<'p, 'a> {
 
 /// Addresses of what a walk needs besides its tensors: for the ends of segments, and its slots.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Rooms {
+pub(super) struct Addresses {
     pub workspace: Option<u64>,
     pub slots: u64,
 }
@@ -57,17 +57,17 @@ pub(super) enum Route {
 
 impl Route {
     /// Of a walk on its own; without a workspace time is not cut.
-    pub fn new(walk: &Walk<'_, '_>, setting: Setting, has_workspace: bool) -> Result<Route> {
-        if let Some(route) = hopper::Route::new(walk, setting.numbers, has_workspace) {
+    pub fn new(walk: &Walk<'_, '_>, hardware: Hardware, has_workspace: bool) -> Result<Route> {
+        if let Some(route) = hopper::Route::new(walk, hardware.numbers, has_workspace) {
             return Ok(Route::Hopper(route));
         }
-        let route = portable::Route::alone(walk, setting)?;
+        let route = portable::Route::alone(walk, hardware)?;
         Ok(Route::Portable(if has_workspace { route } else { route.whole() }))
     }
 
     /// Of a walk whose slots other kernels read, which have a route for it as well.
-    pub fn beside(walk: &Walk<'_, '_>, portable: portable::Route, setting: Setting) -> Route {
-        hopper::Route::new(walk, setting.numbers, true).map_or(Route::Portable(portable), Route::Hopper)
+    pub fn beside(walk: &Walk<'_, '_>, portable: portable::Route, hardware: Hardware) -> Route {
+        hopper::Route::new(walk, hardware.numbers, true).map_or(Route::Portable(portable), Route::Hopper)
     }
 
     /// Elements of the workspace.
@@ -89,13 +89,13 @@ impl Route {
     /// Puts a walk into the stream.
     ///
     /// # Safety
-    /// The views are valid, and so are the rooms for what the route says.
-    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
+    /// The views are valid, and so are the addresses for what the route says.
+    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, addresses: Addresses) -> Result<()> {
         // SAFETY: the caller's contract.
         unsafe {
             match self {
-                Route::Hopper(route) => route.launch(stream, walk, rooms),
-                Route::Portable(route) => route.launch(stream, walk, rooms),
+                Route::Hopper(route) => route.launch(stream, walk, addresses),
+                Route::Portable(route) => route.launch(stream, walk, addresses),
             }
         }
     }
@@ -125,22 +125,22 @@ pub(crate) fn forward(stream: &Queue<'_>, problem: &Problem<'_>, targets: &Targe
     refuse_double(problem)?;
     let walk = Walk::forward(problem, targets.y.as_ref(), targets.final_state);
     let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
-    let route = Route::new(&walk, Setting::of(stream), workspace.is_some())?;
+    let route = Route::new(&walk, Hardware::of(stream), workspace.is_some())?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the
     // size that routes of the same problem give.
-    unsafe { route.launch(stream, &walk, Rooms { workspace, slots: 0 }) }
+    unsafe { route.launch(stream, &walk, Addresses { workspace, slots: 0 }) }
 }
 
 /// Elements of the workspace that a forward pass wants, whichever results are asked for and however they lie.
 pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
-    most_workspace(problem, Setting::of(stream))
+    most_workspace(problem, Hardware::of(stream))
 }
 
-pub(super) fn most_workspace(problem: &Problem<'_>, setting: Setting) -> Result<usize> {
+pub(super) fn most_workspace(problem: &Problem<'_>, hardware: Hardware) -> Result<usize> {
     let walk = Walk::forward(problem, None, None);
-    let hopper = hopper::Route::new(&walk, setting.numbers, true).map(|route| route.plan.workspace_len(problem));
+    let hopper = hopper::Route::new(&walk, hardware.numbers, true).map(|route| route.plan.workspace_len(problem));
     // y may lie so that the copy engine cannot write it
-    match (portable::Route::alone(&walk, setting), hopper) {
+    match (portable::Route::alone(&walk, hardware), hopper) {
         (Ok(route), hopper) => Ok(route.workspace_len(problem).max(hopper.unwrap_or(0))),
         (Err(error), hopper) => hopper.ok_or(error),
     }

@@ -68,7 +68,7 @@ params! {
 
 /// A launch for half of the states: the first leaves parts of sums, the second adds them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::ops::ssd::cuda) enum Half {
+pub(in crate::ops::ssd::cuda) enum HalfStates {
     First,
     Second,
 }
@@ -186,7 +186,7 @@ impl Plan {
         stages * (stage + columns * usize::from(by_column(t))) + rest
     }
 
-    pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, half: Option<Half>, numbers: Numbers) -> Config {
+    pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, half: Option<HalfStates>, numbers: Numbers) -> Config {
         let (stages, shared) = self.shared(call, t, numbers);
         let of_map = |target| if self.slices > 1 { DType::F32 } else { type_of(target) };
         call.options()
@@ -199,8 +199,8 @@ impl Plan {
             .flag("HAS_DZ", t.z.is_some())
             .flag("HAS_DSKIP", t.d.is_some())
             .flag("SKIP_BY_COLUMN", by_column(t))
-            .flag("IS_FIRST_HALF", half == Some(Half::First))
-            .flag("IS_SECOND_HALF", half == Some(Half::Second))
+            .flag("IS_FIRST_HALF", half == Some(HalfStates::First))
+            .flag("IS_SECOND_HALF", half == Some(HalfStates::Second))
             .int("COLUMNS", COLUMNS)
             .int("PLACES", packed::PLACES)
             .int("STATES", self.walk.states)
@@ -232,7 +232,7 @@ pub(in crate::ops::ssd::cuda) struct Terms {
 }
 
 /// Addresses of what this kernel reads and writes besides tensors.
-pub(in crate::ops::ssd::cuda) struct Rooms<'r> {
+pub(in crate::ops::ssd::cuda) struct Addresses<'r> {
     pub places: &'r Places,
     pub terms: &'r Terms,
 }
@@ -242,13 +242,13 @@ pub(in crate::ops::ssd::cuda) struct Rooms<'r> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ops::ssd::cuda) struct Route {
     pub plan: Plan,
-    half: Option<Half>,
+    half: Option<HalfStates>,
     tilings: [Option<Tiling>; 9],
 }
 
 impl Route {
     /// Nothing if the kernel cannot take the problem, or a gradient that it forms is not asked for.
-    pub fn new(call: &Call<'_, '_>, t: &GradientTargets, half: Option<Half>, numbers: Numbers) -> Option<Route> {
+    pub fn new(call: &Call<'_, '_>, t: &GradientTargets, half: Option<HalfStates>, numbers: Numbers) -> Option<Route> {
         let (p, plan) = (call.problem, Plan::new(call.problem, numbers)?);
         let (dy, dx) = (call.dy?, t.x?);
         if t.b.is_none() || t.c.is_none() || !t.need_steps() {
@@ -272,10 +272,10 @@ impl Route {
         stream: &Stream,
         call: &Call<'_, '_>,
         t: &GradientTargets,
-        rooms: &Rooms<'_>,
+        addresses: &Addresses<'_>,
         parts: Parts,
     ) -> Result<Params> {
-        let (p, plan, &Rooms { places, terms }) = (call.problem, &self.plan, rooms);
+        let (p, plan, &Addresses { places, terms }) = (call.problem, &self.plan, addresses);
         let mut tilings = self.tilings;
         for (at, slots) in [(STATES_MAP, places.states), (GRADIENTS_MAP, places.gradients)] {
             tilings[at] = tilings[at].map(|tiling| tiling.at(slots));
@@ -324,7 +324,7 @@ impl Route {
         Ok(Launch::line(blocks, 128 * WARPGROUPS as u32, shared as u32))
     }
 
-    /// `parts`: what the first half of the states leaves for the second one, where there are halves.
+    /// `parts`: what the first half of the states leaves for the second one, where states are halved.
     ///
     /// # Safety
     /// The views are valid, the slots are filled, and there is room for all terms and parts.
@@ -333,10 +333,10 @@ impl Route {
         stream: &Queue<'_>,
         call: &Call<'_, '_>,
         t: &GradientTargets,
-        rooms: &Rooms<'_>,
+        addresses: &Addresses<'_>,
         parts: Parts,
     ) -> Result<()> {
-        let (numbers, params) = (stream.numbers(), self.params(stream, call, t, rooms, parts)?);
+        let (numbers, params) = (stream.numbers(), self.params(stream, call, t, addresses, parts)?);
         let launch = self.line(call, t, numbers)?;
         // SAFETY: the caller's contract; the maps describe the views, and the configuration the types of everything else.
         unsafe { stream.launch(&KERNEL, || self.plan.config(call, t, self.half, numbers), launch, &params) }.map_err(Into::into)

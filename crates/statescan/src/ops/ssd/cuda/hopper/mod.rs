@@ -1,7 +1,6 @@
 //! Kernels for Hopper, on products of warpgroups (`wgmma`) and tiles that the copy engine brings.
 
 pub(super) mod fused;
-pub(super) mod halves;
 pub(super) mod hand_on;
 pub(super) mod packed;
 pub(super) mod walk;

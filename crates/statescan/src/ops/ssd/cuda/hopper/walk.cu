@@ -36,7 +36,7 @@ struct Walker {
       if (part == 0 && i < COLUMNS) skips[place] = column() + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head(), column() + i)) : 0.f;
       meet_unit();
     }
-    if (HALVES ? PASS == Pass::Rest : w.segment == 0) state.read<BEFORE>(p, w.state_row(p, true), head(), column());
+    if (TWO_PHASE ? PASS == Pass::Rest : w.segment == 0) state.read<BEFORE>(p, w.state_row(p, true), head(), column());
     if constexpr (PASS == Pass::Rest) state.enter(p, w, head(), column() / COLUMNS);
   }
 

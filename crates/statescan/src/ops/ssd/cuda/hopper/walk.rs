@@ -11,7 +11,7 @@ use crate::cuda::{
 use crate::error::Result;
 use crate::ops::on_cuda::{Pass, type_of};
 use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
-use crate::ops::ssd::cuda::walk::{Direction, Output, Rooms, Walk};
+use crate::ops::ssd::cuda::walk::{Addresses, Direction, Output, Walk};
 use crate::ops::ssd::cuda::{INPUTS, Inputs, States, TOO_MANY};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::{DType, RawViewMut, View};
@@ -229,7 +229,7 @@ impl Plan {
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("HAS_SLOTS", has_slots(walk, pass))
-            .flag("HALVES", walk.part != Pass::Whole)
+            .flag("TWO_PHASE", walk.part != Pass::Whole)
             .int("SLOT_CHUNKS", walk.slot_chunks())
             .int("STAGES", self.stages(walk, output))
             .shared(&self.shared(walk, pass))
@@ -243,8 +243,8 @@ impl Plan {
         self.config(walk, Pass::Ends).dtype("DECAY", type_of(decay)).flag("HAS_DECAY", decay.is_some())
     }
 
-    /// Whether passes over a row may be in two halves.
-    pub fn has_halves(&self) -> bool {
+    /// Whether passes over a row may be in two phases.
+    pub fn has_two_phases(&self) -> bool {
         self.segments > 1 && self.packed.is_none()
     }
 }
@@ -356,12 +356,12 @@ impl Route {
         passes.iter().map(launch).collect()
     }
 
-    fn params(&self, stream: &Stream, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<Params> {
+    fn params(&self, stream: &Stream, walk: &Walk<'_, '_>, addresses: Addresses) -> Result<Params> {
         let (p, plan) = (walk.call.problem, &self.plan);
         let [rest @ .., slots] = self.tilings;
         let [x_map, z_map, y_map, b_map, c_map] = encode(stream, &rest)?;
-        let [slot_map] = encode(stream, &[slots.map(|slots| slots.at(rooms.slots))])?;
-        let (packed, ends) = plan.places(rooms.workspace.unwrap_or(0));
+        let [slot_map] = encode(stream, &[slots.map(|slots| slots.at(addresses.slots))])?;
+        let (packed, ends) = plan.places(addresses.workspace.unwrap_or(0));
         let len = plan.segments * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
         Ok(Params {
             inputs: walk.call.inputs(SPAN, plan.column_tiles),
@@ -385,15 +385,15 @@ impl Route {
     /// Puts together what the segments of a walk have left: the state after all of them, from that before the first one, and their decay.
     ///
     /// # Safety
-    /// The views and the rooms are valid, and the walk's ends are in them.
+    /// The views and the addresses are valid, and the walk's ends are in them.
     pub unsafe fn put_together(
         &self,
         stream: &Queue<'_>,
         walk: &Walk<'_, '_>,
-        rooms: Rooms,
+        addresses: Addresses,
         decay: &Option<RawViewMut>,
     ) -> Result<()> {
-        let params = Params { decay: Strided::of_option(decay), ..self.params(stream, walk, rooms)? };
+        let params = Params { decay: Strided::of_option(decay), ..self.params(stream, walk, addresses)? };
         let blocks = u32::try_from(self.plan.blocks).map_err(|_| TOO_MANY)?;
         let launch = Launch::line(blocks, (128 * WALKERS) as u32, 0);
         // SAFETY: the caller's contract.
@@ -401,9 +401,9 @@ impl Route {
     }
 
     /// # Safety
-    /// The views are valid, and so are the rooms for what the route says.
-    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
-        let (plan, params) = (&self.plan, self.params(stream, walk, rooms)?);
+    /// The views are valid, and so are the addresses for what the route says.
+    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, addresses: Addresses) -> Result<()> {
+        let (plan, params) = (&self.plan, self.params(stream, walk, addresses)?);
         let launches = self.launches(walk)?;
         if plan.packed.is_some() {
             // SAFETY: the caller's contract.

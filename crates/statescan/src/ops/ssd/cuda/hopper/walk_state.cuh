@@ -2,7 +2,7 @@
 #pragma once
 #include "walk_layout.cuh"
 
-static_assert(given<bool>(HALVES) && given_types<BEFORE, AFTER>());
+static_assert(given<bool>(TWO_PHASE) && given_types<BEFORE, AFTER>());
 
 // The state of a walker, transposed: this thread has columns `row` and row + 8 of the unit.
 struct State {
@@ -58,8 +58,8 @@ struct State {
     for (int before = 0; before < w.segment; before++) {
       const i64 place = end_of(p, w, before, head, tile);
       const float4* const from = end(p, place);
-      // the first segment has begun with the state before it, but for a walk in two halves
-      const f32 decay = !HALVES && before == 0 ? 0.f : p.decays[place];
+      // the first segment has begun with the state before it, but for a walk in two phases
+      const f32 decay = !TWO_PHASE && before == 0 ? 0.f : p.decays[place];
 #pragma unroll
       for (int i = 0; i < OWN_STATES / 8; i++) {
         f32* const v = sums.v + 4 * i;

@@ -5,8 +5,8 @@ use super::plan::{Cut, Kind, Math, Tiles};
 use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, params};
 use crate::error::Result;
 use crate::ops::on_cuda::{Pass, type_of};
-use crate::ops::ssd::cuda::walk::{Direction, Output, Rooms, Walk};
-use crate::ops::ssd::cuda::{HAND_ON, INPUTS, Inputs, Setting, States, TOO_LARGE, TOO_MANY, gated_width, width, width_of};
+use crate::ops::ssd::cuda::walk::{Addresses, Direction, Output, Walk};
+use crate::ops::ssd::cuda::{HAND_ON, Hardware, INPUTS, Inputs, States, TOO_LARGE, TOO_MANY, gated_width, width, width_of};
 use crate::ops::ssd::problem::Problem;
 use crate::tensor::DType;
 use core::ffi::c_void;
@@ -49,13 +49,13 @@ fn kind(walk: &Walk<'_, '_>, pass: Pass) -> Kind {
 
 impl Route {
     /// Of a walk alone, with tiles of its own.
-    pub fn alone(walk: &Walk<'_, '_>, setting: Setting) -> Result<Route> {
-        let shape = walk.call.shape(walk.call.math(setting.tf32));
+    pub fn alone(walk: &Walk<'_, '_>, hardware: Hardware) -> Result<Route> {
+        let shape = walk.call.shape(walk.call.math(hardware.tf32));
         // whichever results are asked for: the workspace does not depend on them
         let kind = Kind::Walk { output: true, state: true };
-        let tiles = Tiles::new(&shape, &[kind], setting.numbers).ok_or(TOO_LARGE)?;
-        let cut = Cut::new(&shape, &tiles, kind, setting.numbers);
-        Ok(Route { tiles, cut, numbers: setting.numbers })
+        let tiles = Tiles::new(&shape, &[kind], hardware.numbers).ok_or(TOO_LARGE)?;
+        let cut = Cut::new(&shape, &tiles, kind, hardware.numbers);
+        Ok(Route { tiles, cut, numbers: hardware.numbers })
     }
 
     /// With the tiles of other kernels, which read its slots.
@@ -106,20 +106,20 @@ impl Route {
             .shared(&tiles.memory(kind, numbers))
     }
 
-    fn params(&self, walk: &Walk<'_, '_>, rooms: Rooms) -> Params {
+    fn params(&self, walk: &Walk<'_, '_>, addresses: Addresses) -> Params {
         let (p, tiles) = (walk.call.problem, &self.tiles);
         let y = match walk.output {
             Output::Nothing => Strided::default(),
             Output::Y(to) | Output::Gate(to) => Strided::of(&to.as_read()),
         };
         let rows = self.cut.map_or(0, |cut| cut.segments * p.batch * p.nheads);
-        let ends = self.cut.and(rooms.workspace).unwrap_or(0);
+        let ends = self.cut.and(addresses.workspace).unwrap_or(0);
         Params {
             inputs: walk.call.inputs(tiles.span, tiles.column_tiles),
             y,
             before: States::of(&walk.before),
             after: States::of(&walk.after.as_ref().map(|v| v.as_read())),
-            slots: Address::new(if walk.slots.is_some() { rooms.slots } else { 0 }),
+            slots: Address::new(if walk.slots.is_some() { addresses.slots } else { 0 }),
             ends: Address::new(ends),
             decays: Address::new(ends + 4 * (rows * tiles.slot()) as u64),
             segments: self.cut.map_or(1, |cut| cut.segments as i64),
@@ -148,9 +148,9 @@ impl Route {
     }
 
     /// # Safety
-    /// The views are valid, and so are the rooms for what the route says.
-    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, rooms: Rooms) -> Result<()> {
-        let params = self.params(walk, rooms);
+    /// The views are valid, and so are the addresses for what the route says.
+    pub unsafe fn launch(&self, stream: &Queue<'_>, walk: &Walk<'_, '_>, addresses: Addresses) -> Result<()> {
+        let params = self.params(walk, addresses);
         for (pass, launch) in self.launches(walk)? {
             // SAFETY: the caller's contract; the configuration describes types and layouts of the views.
             unsafe { stream.launch(&WALK, || self.config(walk, pass), launch, &params)? };

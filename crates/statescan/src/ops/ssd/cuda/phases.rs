@@ -1,9 +1,9 @@
-//! Passes in two halves on Hopper, whose walk cuts rows into segments: first what each of them does on its own, then everything from what enters the
-//! row. A backward pass has its walk through time in both halves, and all else in the second one.
+//! Passes in two phases on Hopper, whose walk cuts rows into segments: first what each of them does on its own, then everything from what enters the
+//! row. A backward pass has its walk through time in both phases, and all else in the second one.
 
 use super::hopper::walk::Route as Hopper;
-use super::walk::{Direction, Output, Rooms, Walk, forward};
-use super::{Call, Setting, backward, refuse_double};
+use super::walk::{Addresses, Direction, Output, Walk, forward};
+use super::{Call, Hardware, backward, refuse_double};
 use crate::cuda::{Queue, Stream};
 use crate::error::Result;
 use crate::ops::checked::needed;
@@ -14,36 +14,36 @@ use crate::ops::ssd::{GradientTargets, OP, Sources, Targets};
 use crate::tensor::{RawViewMut, View};
 
 /// The route of a walk in segments.
-fn cut(walk: &Walk<'_, '_>, setting: Setting) -> Option<Hopper> {
-    Hopper::new(walk, setting.numbers, true).filter(|route| route.plan.has_halves())
+fn cut(walk: &Walk<'_, '_>, hardware: Hardware) -> Option<Hopper> {
+    Hopper::new(walk, hardware.numbers, true).filter(|route| route.plan.has_two_phases())
 }
 
-/// Numbers that the first halves of a forward and of a backward pass keep.
+/// Numbers that the first phases of a forward and of a backward pass keep.
 pub(crate) fn ends_len(stream: &Stream, problem: &Problem<'_>) -> [usize; 2] {
-    let route = cut(&Walk::forward(problem, None, None), Setting::of(stream));
+    let route = cut(&Walk::forward(problem, None, None), Hardware::of(stream));
     [route.map_or(0, |route| route.plan.workspace_len(problem)); 2]
 }
 
-fn rooms(ends: u64) -> Rooms {
-    Rooms { workspace: Some(ends), slots: 0 }
+fn addresses(ends: u64) -> Addresses {
+    Addresses { workspace: Some(ends), slots: 0 }
 }
 
 pub(crate) fn forward_ends(queue: &Queue<'_>, problem: &Problem<'_>, ends: RawViewMut, out: &SummaryTargets) -> Result<()> {
     let walk = Walk { part: Pass::Ends, ..Walk::forward(problem, None, out.state) };
-    let (route, rooms) = (cut(&walk, Setting::of(queue)).ok_or(whole(OP))?, rooms(ends.as_mut_ptr() as u64));
+    let (route, addresses) = (cut(&walk, Hardware::of(queue)).ok_or(whole(OP))?, addresses(ends.as_mut_ptr() as u64));
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; there is room for the ends, which the
     // second launch finds.
     unsafe {
-        route.launch(queue, &walk, rooms)?;
-        route.put_together(queue, &walk, rooms, &out.decay)
+        route.launch(queue, &walk, addresses)?;
+        route.put_together(queue, &walk, addresses, &out.decay)
     }
 }
 
 pub(crate) fn forward_rest(queue: &Queue<'_>, problem: &Problem<'_>, ends: &View<'_>, targets: &Targets) -> Result<()> {
     let walk = Walk { part: Pass::Rest, ..Walk::forward(problem, targets.y.as_ref(), targets.final_state) };
-    match cut(&walk, Setting::of(queue)) {
+    match cut(&walk, Hardware::of(queue)) {
         // SAFETY: as in `forward_ends`; the ends are read only.
-        Some(route) => unsafe { route.launch(queue, &walk, rooms(ends.as_ptr() as u64)) },
+        Some(route) => unsafe { route.launch(queue, &walk, addresses(ends.as_ptr() as u64)) },
         // y lies so that another kernel writes it
         None => forward(queue, problem, &Targets { workspace: None, ..*targets }),
     }
@@ -70,17 +70,17 @@ pub(crate) fn backward_ends(
     entering: RawViewMut,
 ) -> Result<()> {
     refuse_double(problem)?;
-    let (walk, setting) = (walk_back(problem, sources, Some(entering)), Setting::of(queue));
+    let (walk, hardware) = (walk_back(problem, sources, Some(entering)), Hardware::of(queue));
     // SAFETY: as in `forward_ends`.
     unsafe {
-        match cut(&walk, setting) {
+        match cut(&walk, hardware) {
             Some(route) => {
-                let rooms = rooms(ends.as_mut_ptr() as u64);
-                route.launch(queue, &walk, rooms)?;
-                route.put_together(queue, &walk, rooms, &None)
+                let addresses = addresses(ends.as_mut_ptr() as u64);
+                route.launch(queue, &walk, addresses)?;
+                route.put_together(queue, &walk, addresses, &None)
             }
-            // the gradient by y lies so that another kernel reads it, and the second half is a whole pass
-            None => super::walk::Route::new(&walk, setting, false)?.launch(queue, &walk, Rooms::default()),
+            // the gradient by y lies so that another kernel reads it, and the second phase is a whole pass
+            None => super::walk::Route::new(&walk, hardware, false)?.launch(queue, &walk, Addresses::default()),
         }
     }
 }
@@ -94,6 +94,6 @@ pub(crate) fn backward_rest(
 ) -> Result<()> {
     let workspace = needed(OP, &targets.workspace)?;
     // a pass of other kernels computes them again
-    let ends = cut(&walk_back(problem, sources, None), Setting::of(queue)).map(|_| ends.as_ptr() as u64);
+    let ends = cut(&walk_back(problem, sources, None), Hardware::of(queue)).map(|_| ends.as_ptr() as u64);
     backward::run(queue, problem, sources, targets, workspace, ends)
 }

@@ -1,4 +1,4 @@
-//! Passes in two halves: the first one scans segments on their own and puts together what they do, the second one scans them from what enters.
+//! Passes in two phases: the first one scans segments on their own and puts together what they do, the second one scans them from what enters.
 
 use super::backward::{Backward, Layout, Places};
 use super::forward::Forward;
@@ -29,19 +29,19 @@ params! {
     }
 }
 
-/// Numbers that the first halves of a forward and of a backward pass keep; none where rows are not cut.
+/// Numbers that the first phases of a forward and of a backward pass keep; none where rows are not cut.
 pub(crate) fn ends_len(stream: &Stream, problem: &Problem<'_>) -> [usize; 2] {
     let (call, numbers) = (Call::new(problem), stream.numbers());
-    let forward = Cut::new(&call.shape(), numbers).map(|cut| cut.in_halves(problem.seqlen));
+    let forward = Cut::new(&call.shape(), numbers).map(|cut| cut.in_two_phases(problem.seqlen));
     let (sources, targets) = (Sources::default(), GradientTargets::default());
-    let backward = Backward { call, sources: &sources, targets: &targets, halves: true };
+    let backward = Backward { call, sources: &sources, targets: &targets, two_phase: true };
     let backward = backward.plan_for(numbers, problem.x.dtype()).and_then(|plan| plan.cut);
     [forward, backward].map(|cut| cut.filter(|_| problem.dstate > 0).map_or(0, |cut| call.ends_len(&cut)))
 }
 
 pub(crate) fn forward_ends(queue: &Queue<'_>, problem: &Problem<'_>, ends: RawViewMut, out: &SummaryTargets) -> Result<()> {
     let targets = Targets::default();
-    let pass = Forward { halves: Some(ends.as_mut_ptr() as u64), ..Forward::new(problem, &targets) };
+    let pass = Forward { ends: Some(ends.as_mut_ptr() as u64), ..Forward::new(problem, &targets) };
     let plan = pass.launch(queue, |_| &[Pass::Ends])?;
     let states = [&out.state, &out.decay].map(read);
     let inputs = pass.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states);
@@ -50,7 +50,7 @@ pub(crate) fn forward_ends(queue: &Queue<'_>, problem: &Problem<'_>, ends: RawVi
 }
 
 pub(crate) fn forward_rest(queue: &Queue<'_>, problem: &Problem<'_>, ends: &View<'_>, targets: &Targets) -> Result<()> {
-    let pass = Forward { halves: Some(ends.as_ptr() as u64), ..Forward::new(problem, targets) };
+    let pass = Forward { ends: Some(ends.as_ptr() as u64), ..Forward::new(problem, targets) };
     pass.launch(queue, |_| &[Pass::Rest]).map(drop)
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn backward_ends(
 ) -> Result<()> {
     single_only(problem.double, "selective_scan in f64")?;
     let targets = GradientTargets::default();
-    let pass = Backward { call: Call::new(problem), sources, targets: &targets, halves: true };
+    let pass = Backward { call: Call::new(problem), sources, targets: &targets, two_phase: true };
     let plan = pass.find_plan(queue)?;
     // nothing of a workspace is touched
     let layout = Layout::new(&pass.call, &plan, false);
@@ -82,7 +82,7 @@ pub(crate) fn backward_rest(
     sources: &Sources<'_>,
     targets: &GradientTargets,
 ) -> Result<()> {
-    Backward { call: Call::new(problem), sources, targets, halves: true }.run(queue, Some(ends))
+    Backward { call: Call::new(problem), sources, targets, two_phase: true }.run(queue, Some(ends))
 }
 
 /// The launch that puts together what segments do.

@@ -1,17 +1,17 @@
-//! Passes in two halves give what whole passes give, whatever enters between them. Only Hopper has them.
+//! Passes in two phases give what whole passes give, whatever enters between them. Only Hopper has them.
 
 use super::*;
 use crate::common::device::on_gpu;
 use statescan::ops::Summary;
 
-fn check_halves(case: &Case, execs: &[Exec]) {
+fn check_phases(case: &Case, execs: &[Exec]) {
     let inputs = Inputs::new(case);
     let expected = Expected::new(case, &inputs);
     for exec in execs {
         let on_device = inputs.on(exec);
         let [forward, backward] = ssd::prepare(exec, &on_device.args(case)).unwrap().ends_len();
         if forward == 0 {
-            println!("skipped: {exec:?} has no passes in two halves");
+            println!("skipped: {exec:?} has no passes in two phases");
             continue;
         }
         check_forward(&expected, &inputs, exec, forward);
@@ -56,7 +56,7 @@ fn check_backward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: us
         call.backward_ends(ends.view_mut(), cotangents, entering.view_mut()).unwrap();
         let got = vec![("initial_state", home(&entering))];
         expected.compare_gradients(exec, &got);
-        // what the slice behind hands over comes between the halves
+        // what the slice behind hands over comes between the phases
         let alone = Cotangents::default().y(cotangents.y.unwrap());
         call.backward_ends(ends.view_mut(), &alone, entering.view_mut()).unwrap();
         call.backward_rest(ends.view(), saved, cotangents, grads).unwrap();
@@ -65,7 +65,7 @@ fn check_backward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: us
 }
 
 #[test]
-fn cuda_halves_are_whole_passes() {
+fn cuda_two_phases_are_whole_passes() {
     let case = |sizes, options| Case { decay: 0.05, ..Case::new(DType::BF16, sizes, options) };
     let cases = [
         case([1, 3000, 2, 64, 1, 128], INITIAL | SKIP),
@@ -74,12 +74,12 @@ fn cuda_halves_are_whole_passes() {
         case([1, 2500, 2, 64, 1, 200], INITIAL),
         Case { decay: 300.0, ..case([1, 2900, 2, 64, 1, 128], INITIAL | OWN_DECAY_STEP) },
     ];
-    on_gpu(cases, check_halves);
+    on_gpu(cases, check_phases);
 }
 
-/// A gradient by y that Hopper's kernels cannot read makes the second half a whole pass.
+/// A gradient by y that Hopper's kernels cannot read makes the second phase a whole pass.
 #[test]
-fn cuda_halves_beside_other_kernels() {
+fn cuda_two_phases_beside_other_kernels() {
     let case = Case { decay: 0.05, ..Case::new(DType::BF16, [1, 3000, 2, 64, 1, 64], INITIAL) };
     on_gpu([case], |case, execs| {
         let mut inputs = Inputs::new(case);

@@ -1,13 +1,13 @@
 //! Gradients of more states than a block on Hopper holds: one half of the states after the other. Every gradient but those by B, C and the initial state is
 //! a sum over states, and what the first half has of it is kept in f32 for the second one.
 
-use super::fused::{self, Half, Parts};
-use super::packed::SPAN;
-use super::walk::MOST_STATES;
+use super::hopper::fused::{self, HalfStates, Parts};
+use super::hopper::packed::SPAN;
+use super::hopper::walk::MOST_STATES;
 use crate::error::Result;
 use crate::ops::ssd::cuda::backward::Pass;
 use crate::ops::ssd::cuda::route::{Fused, Layout};
-use crate::ops::ssd::cuda::{Call, Setting};
+use crate::ops::ssd::cuda::{Call, Hardware};
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
 use crate::tensor::RawViewMut;
@@ -26,8 +26,8 @@ fn ranges(dstate: usize) -> [Range<usize>; 2] {
     [0..first, first..dstate]
 }
 
-/// The problems of both halves, where there are more states than fit and not more than twice as many.
-pub(in crate::ops::ssd::cuda) fn of_states<'a>(p: &Problem<'a>) -> Option<[Problem<'a>; 2]> {
+/// The problems of both halves of the states, where there are more states than fit and not more than twice as many.
+pub(super) fn of_states<'a>(p: &Problem<'a>) -> Option<[Problem<'a>; 2]> {
     let chunks = [p.nheads, p.seqlen.div_ceil(SPAN)].into_iter().fold(p.batch, usize::saturating_mul);
     if p.dstate <= MOST_STATES || p.dstate > 2 * MOST_STATES || chunks < WORTHWHILE {
         return None;
@@ -50,46 +50,50 @@ fn lens(p: &Problem<'_>) -> [usize; 4] {
     [columns, columns * gate, steps, steps * own_decays].map(|len| len.next_multiple_of(4))
 }
 
-/// Elements of the workspace, if halves may be asked for: `fused` gives those of either half, if a kernel may take it.
-pub(in crate::ops::ssd::cuda) fn workspace_len(p: &Problem<'_>, fused: impl Fn(&Problem<'_>) -> Option<usize>) -> Option<usize> {
+/// Elements of the workspace, if states may be halved: `fused` gives those of either half, if a kernel may take it.
+pub(super) fn workspace_len(p: &Problem<'_>, fused: impl Fn(&Problem<'_>) -> Option<usize>) -> Option<usize> {
     let [first, second] = of_states(p)?;
     let most = fused(&first)?.max(fused(&second)?);
     Some(lens(p).into_iter().fold(most, usize::saturating_add))
 }
 
 /// What is given and asked for of either half of the states.
-fn of_halves<'a>(p: &Problem<'_>, sources: &Sources<'a>, targets: &GradientTargets) -> [(Half, Sources<'a>, GradientTargets); 2] {
+fn of_each<'a>(
+    p: &Problem<'_>,
+    sources: &Sources<'a>,
+    targets: &GradientTargets,
+) -> [(HalfStates, Sources<'a>, GradientTargets); 2] {
     let [first, second] = ranges(p.dstate);
-    [(Half::First, first), (Half::Second, second)].map(|(half, range)| {
+    [(HalfStates::First, first), (HalfStates::Second, second)].map(|(half, range)| {
         let sources =
             Sources { final_state: sources.final_state.map(|view| view.slice(STATE_STATES, range.clone())), ..*sources };
         let map = |target: Option<RawViewMut>| target.map(|to| to.slice(MAP_STATES, range.clone()));
         let initial_state = targets.initial_state.map(|to| to.slice(STATE_STATES, range.clone()));
         // the skip is not a sum over states
-        let d = targets.d.filter(|_| half == Half::Second);
+        let d = targets.d.filter(|_| half == HalfStates::Second);
         (half, sources, GradientTargets { b: map(targets.b), c: map(targets.c), d, initial_state, ..*targets })
     })
 }
 
-/// The routes of both halves, if there are halves and kernels can take them.
-pub(in crate::ops::ssd::cuda) fn routes(
+/// The routes of both, if states are halved and kernels can take them.
+pub(super) fn routes(
     p: &Problem<'_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
-    setting: Setting,
+    hardware: Hardware,
 ) -> Option<[Fused; 2]> {
     let problems = of_states(p)?;
-    let [first, second] = of_halves(p, sources, targets);
-    let route = |problem, (half, sources, targets): &(Half, Sources<'_>, GradientTargets)| {
-        Fused::new(&Call::new(problem, sources.y), sources, targets, Some(*half), setting)
+    let [first, second] = of_each(p, sources, targets);
+    let route = |problem, (half, sources, targets): &(HalfStates, Sources<'_>, GradientTargets)| {
+        Fused::new(&Call::new(problem, sources.y), sources, targets, Some(*half), hardware)
     };
     Some([route(&problems[0], &first)?, route(&problems[1], &second)?])
 }
 
-/// The backward pass in halves.
-pub(in crate::ops::ssd::cuda) fn backward(pass: &Pass<'_, '_>, routes: &[Fused; 2]) -> Result<()> {
+/// The backward pass, half of the states at a time.
+pub(super) fn backward(pass: &Pass<'_, '_>, routes: &[Fused; 2]) -> Result<()> {
     let p = pass.call.problem;
-    let Some(problems) = of_states(p) else { unreachable!("there are routes for halves") };
+    let Some(problems) = of_states(p) else { unreachable!("states that have two routes are halved") };
     let mut base = pass.base;
     let [x, z, dt, dt_a] = lens(p).map(|len| {
         let start = base;
@@ -99,12 +103,12 @@ pub(in crate::ops::ssd::cuda) fn backward(pass: &Pass<'_, '_>, routes: &[Fused; 
     let parts = Parts { x, z, dt, dt_a };
     let layouts = [0, 1].map(|at| Layout::new(&problems[at], &routes[at].demand(&problems[at])));
     debug_assert_eq!(layouts[0].bias, layouts[1].bias, "the second half adds to terms of the first");
-    for (at, (half, sources, targets)) in of_halves(p, pass.sources, pass.targets).iter().enumerate() {
+    for (at, (half, sources, targets)) in of_each(p, pass.sources, pass.targets).iter().enumerate() {
         let (problem, route, layout) = (&problems[at], &routes[at], &layouts[at]);
         let pass = Pass { stream: pass.stream, sources, targets, call: Call::new(problem, sources.y), base, ends: None };
         pass.run_fused(route, layout, parts)?;
         // terms of parameters are summed after the last half
-        pass.sum(layout, route.fused.plan.slices, (*half == Half::Second).then(|| fused::chunks(problem)))?;
+        pass.sum(layout, route.fused.plan.slices, (*half == HalfStates::Second).then(|| fused::chunks(problem)))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Passes in two halves give what whole passes give, whatever enters between them.
+//! Passes in two phases give what whole passes give, whatever enters between them.
 
 use super::*;
 use crate::common::device::on_gpu;
@@ -10,7 +10,7 @@ fn fresh(exec: &Exec, case: &Case, dtype: DType, shape: &[usize]) -> Tensor {
     on(exec, &poisoned(&mut Rng::new(case.seed + 3), dtype, shape, Layout::Dense))
 }
 
-fn check_halves(case: &Case, execs: &[Exec]) {
+fn check_phases(case: &Case, execs: &[Exec]) {
     let expected = Expected::new(case);
     for exec in execs {
         let inputs = expected.inputs.on(exec);
@@ -25,7 +25,7 @@ fn check_halves(case: &Case, execs: &[Exec]) {
 fn check_forward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: usize) -> Tensor {
     let case = expected.case;
     let args = inputs.args(case);
-    let name = |what: &str| format!("{what} of {case:?} in two halves");
+    let name = |what: &str| format!("{what} of {case:?} in two phases");
     let fresh = |dtype, shape: &[usize]| fresh(exec, case, dtype, shape);
     let [mut state, mut decay, mut last] = [(); 3].map(|()| fresh(case.wide(), &case.state_shape()));
     let mut ends = fresh(DType::F32, &[len]);
@@ -42,8 +42,8 @@ fn check_forward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: usi
     let entering = expected.inputs.state.to_dense();
     for (at, whole) in expected.forward.final_state.data().iter().enumerate() {
         let entered = if case.has(INITIAL) { decay.data()[at] * entering.data()[at] } else { Complex64::ZERO };
-        let from_halves = state.data()[at] + entered;
-        assert!((from_halves - whole).norm() < 1e-4 * (1.0 + whole.norm()), "{}: {from_halves} {whole}", name("summary"));
+        let from_phases = state.data()[at] + entered;
+        assert!((from_phases - whole).norm() < 1e-4 * (1.0 + whole.norm()), "{}: {from_phases} {whole}", name("summary"));
         assert!((0.0..=1.0).contains(&decay.data()[at].re), "{}", name("decay"));
     }
     // the state after a slice whose entering state is known
@@ -56,7 +56,7 @@ fn check_forward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: usi
 
 fn check_backward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: usize, saved: &Tensor) {
     let case = expected.case;
-    let name = format!("{case:?} in two halves");
+    let name = format!("{case:?} in two phases");
     let mut ends = fresh(exec, case, DType::F32, &[len]);
     let mut entering = fresh(exec, case, case.wide(), &case.state_shape());
     let args = inputs.args(case);
@@ -77,7 +77,7 @@ fn check_backward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: us
 }
 
 #[test]
-fn cuda_halves_are_whole_passes() {
+fn cuda_two_phases_are_whole_passes() {
     let options = GATE | SKIP | BIAS | SOFTPLUS | INITIAL;
     let cases = [
         Case::new(DType::F32, 1, 7, 6000, 16, 0),
@@ -87,7 +87,7 @@ fn cuda_halves_are_whole_passes() {
         Case { groups: 3, layout: Layout::Scattered, ..Case::new(DType::F16, 2, 21, 3333, 8, options) },
         Case { discretization: Discretization::Dirac, constant_b: true, ..Case::new(DType::F32, 1, 5, 4000, 3, INITIAL) },
     ];
-    on_gpu(cases, check_halves);
+    on_gpu(cases, check_phases);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn passes_of_cpus_are_whole() {
 }
 
 #[test]
-fn cuda_halves_refuse_other_sizes_by_name() {
+fn cuda_phases_refuse_other_sizes_by_name() {
     let Some(exec) = crate::common::device::gpu() else { return };
     let case = Case::new(DType::F32, 1, 7, 6000, 16, 0);
     let inputs = Inputs::new(&case).on(&exec);
