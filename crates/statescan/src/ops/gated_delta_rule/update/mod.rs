@@ -21,9 +21,11 @@
 //! Each argument may have its own storage type and any strides; states whose columns lie side by side in `f32` are updated where they are, others go
 //! through scratch memory. Where an index is negative, `y` is zero and no state is touched. Sums are `f32`, or `f64` where `v` or the state is.
 //!
-//! **CUDA.** There is no kernel yet: calls on a device are an [`Error::Unavailable`](crate::Error::Unavailable).
+//! **CUDA.** Everything runs there but a `v` or a state in `f64`, as one kernel that reads and writes each state once. Only the device reads indices: one
+//! that is out of range counts as negative, one that is used twice gives wrong results.
 
 mod cpu;
+mod cuda;
 mod problem;
 pub mod reference;
 
@@ -35,7 +37,7 @@ use crate::ops::check::{Checker, Kind};
 use crate::ops::signature::*;
 use crate::ops::table::step;
 use crate::tensor::{Device, ViewMut};
-use problem::Sizes;
+use problem::{Problem, Sizes};
 
 const OP: &str = SIGNATURE.name;
 
@@ -125,12 +127,21 @@ impl<'a> Args<'a> {
 ///
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
-/// [`Error::Unavailable`](crate::Error::Unavailable) on CUDA.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
     let sizes = checked(exec.device(), args, state, y)?;
-    exec.cpu_only(OP)?;
-    cpu::update(exec, &sizes.problem(args, state.as_view().dtype()), state.raw(), y.raw());
-    Ok(())
+    let problem = sizes.problem(args, state.as_view().dtype());
+    let (state, y) = (state.raw(), y.raw());
+    match exec.stream() {
+        Some(stream) => {
+            let queue = args.queue(stream, [state.as_read(), y.as_read()]);
+            let places = cuda::Places { state: state.as_read(), y: y.as_read(), indices: args.state_batch_indices };
+            cuda::update(&queue, &problem, &places)
+        }
+        None => {
+            cpu::update(exec, &problem, state, y);
+            Ok(())
+        }
+    }
 }
 
 /// The sizes of a step whose arguments, state and result go together. On CUDA it reads none of them.

@@ -1,0 +1,142 @@
+//! A step of the gated delta rule on CUDA: a checked problem becomes a plan, a configuration and the parameters of one launch.
+
+mod plan;
+#[cfg(all(test, feature = "cuda"))]
+mod tests;
+
+use super::{OP, Problem};
+use crate::cuda::{COMMON, Config, Kernel, Program, Queue, STEP_SIZE, Strided, neighbours, params};
+use crate::error::Result;
+use crate::ops::gated_delta_rule::cuda::GATES;
+use crate::ops::on_cuda::{dtype, single_only};
+use crate::tensor::{DType, View};
+use plan::{Plan, Shape};
+
+static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE], include_str!("update.cu")).including(&[GATES]);
+
+params! {
+    /// Parameters of `gated_delta_rule_update`.
+    struct Params {
+        /// (slot, head, key, column)
+        state: Strided,
+        /// (row, head of keys, key)
+        q: Strided,
+        k: Strided,
+        /// (row, head, column)
+        v: Strided,
+        /// (row, head) or (row, head, key)
+        g: Strided,
+        beta: Strided,
+        /// (head) or (head, key)
+        a_log: Strided,
+        bias: Strided,
+        y: Strided,
+        /// (row)
+        indices: Strided,
+        states: i64,
+        /// Heads of values, and how many of them share one of keys.
+        heads: u32,
+        group: u32,
+        columns: u32,
+        blocks_per_state: u32,
+        scale: f32,
+        lower_bound: f32,
+        beta_factor: f32,
+        /// Bytes up to the alignment of the others.
+        free: u32,
+    }
+}
+
+/// The views that a step reads and writes beside its arguments.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'v> {
+    pub state: View<'v>,
+    pub y: View<'v>,
+    /// The states of the rows, which only the device can read.
+    pub indices: Option<View<'v>>,
+}
+
+pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, places: &Places<'_>) -> Result<()> {
+    single_only(problem.double, "gated_delta_rule_update in f64")?;
+    let shape = shape(problem, places);
+    let plan = queue.find(|| Plan::new(&shape))?;
+    // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
+    // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
+    unsafe { kernel(problem, places, &plan).launch(queue, &UPDATE) }.map_err(Into::into)
+}
+
+fn shape(p: &Problem<'_>, places: &Places<'_>) -> Shape {
+    let state = &places.state;
+    let strides = state.strides();
+    // columns side by side are taken by neighbouring threads, and so are keys where only they are
+    let by_column = strides[2] != 1 || strides[3] == 1;
+    let (axis, count) = if by_column { (3, p.values) } else { (2, p.keys) };
+    let most = 16 / state.dtype().size();
+    let together = count.is_multiple_of(most) && neighbours(state, axis, most) == most;
+    let vector = if together { most } else { 1 };
+    Shape { states: p.rows.len() * p.heads * p.group, keys: p.keys, columns: p.values, by_column, vector }
+}
+
+fn kernel<'k>(p: &'k Problem<'_>, places: &'k Places<'k>, plan: &'k Plan) -> Kernel<Params, impl Fn() -> Config + 'k> {
+    Kernel { config: move || config(p, places, plan), params: params(p, places, plan), launch: plan.launch }
+}
+
+/// What a kernel is compiled for.
+fn config(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Config {
+    let vector = plan.neighbouring_keys();
+    // whether a thread's keys are one access
+    let together = |view: &View<'_>| vector > 1 && view.rank() == 3 && neighbours(view, 2, vector) == vector;
+    Config::default()
+        .dtype("STATE", places.state.dtype())
+        .dtype("QUERY", p.q.dtype())
+        .dtype("KEY", p.k.dtype())
+        .dtype("VALUE", p.v.dtype())
+        .dtype("GATE", dtype(&p.g))
+        .dtype("BETA", dtype(&p.beta))
+        .dtype("A_LOG", dtype(&p.a_log))
+        .dtype("BIAS", dtype(&p.dt_bias))
+        .dtype("Y", places.y.dtype())
+        .dtype("INDEX", places.indices.map_or(DType::I32, |v| v.dtype()))
+        .flag("HAS_GATE", p.g.is_some())
+        .flag("BY_CHANNEL", p.gates.by_channel)
+        .flag("RAW", p.gates.raw)
+        .flag("BOUNDED", p.gates.lower_bound.is_some())
+        .flag("BETA_SIGMOID", p.gates.beta_sigmoid)
+        .flag("UNIT", p.gates.qk_l2norm)
+        .flag("HAS_BETA", p.beta.is_some())
+        .flag("HAS_BIAS", p.dt_bias.is_some())
+        .flag("HAS_INDICES", places.indices.is_some())
+        .flag("QUERY_TOGETHER", together(&p.q))
+        .flag("KEY_TOGETHER", together(&p.k))
+        .flag("GATE_TOGETHER", p.g.as_ref().is_some_and(together))
+        .int("KEYS", p.keys)
+        .flag("BY_COLUMN", plan.by_column)
+        .int("VECTOR", plan.vector)
+        .int("LANES_N", plan.lanes)
+        .int("GROUPS", plan.groups)
+        .int("THREADS", plan.threads)
+}
+
+fn params(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Params {
+    Params {
+        state: Strided::of(&places.state),
+        q: Strided::of(&p.q),
+        k: Strided::of(&p.k),
+        v: Strided::of(&p.v),
+        g: Strided::of_option(&p.g),
+        beta: Strided::of_option(&p.beta),
+        a_log: Strided::of_option(&p.a_log),
+        bias: Strided::of_option(&p.dt_bias),
+        y: Strided::of(&places.y),
+        indices: Strided::of_option(&places.indices),
+        states: places.state.shape()[0] as i64,
+        heads: (p.heads * p.group) as u32,
+        group: p.group.max(1) as u32,
+        columns: p.values as u32,
+        blocks_per_state: plan.blocks_per_state as u32,
+        scale: p.gates.scale as f32,
+        lower_bound: p.gates.lower_bound.unwrap_or(0.0) as f32,
+        beta_factor: p.gates.beta_factor as f32,
+        free: 0,
+    }
+}
