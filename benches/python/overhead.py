@@ -119,7 +119,7 @@ def pretended_context():
     from torch import distributed
 
     import statescan.distributed
-    from statescan.distributed import slices
+    from statescan.distributed import _slices as slices
 
     distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
     context = statescan.distributed.context()

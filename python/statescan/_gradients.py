@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.compiler import is_dynamo_compiling
 
-from .operations import Operation
+from ._operations import Operation
 
 
 def differentiable(op: Operation, forward, backward):

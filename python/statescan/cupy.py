@@ -1,11 +1,13 @@
 """CuPy arrays, on CuPy's current stream."""
 
+from typing import Any
+
 import cupy
 
-from . import _nvrtc, arrays
-from .operations import Operation
+from . import _arrays, _nvrtc
+from ._operations import Operation
 
-_NEW = arrays.New(cupy)
+_NEW = _arrays.New(cupy)
 
 
 def _scratch(array, length):
@@ -18,13 +20,13 @@ def _place(array):
     return array.device.id, cupy.cuda.get_current_stream(array.device.id).ptr, _scratch, False
 
 
-def call(op: Operation, tensors, options):
+def call(op: Operation, tensors: Any, options: Any) -> Any:
     """Runs an operation."""
     with tensors[0].device:
-        return arrays.forward(op, _NEW, tensors, options, _place(tensors[0]))
+        return _arrays.forward(op, _NEW, tensors, options, _place(tensors[0]))
 
 
-def step(op: Operation, state, tensors, options):
+def step(op: Operation, state: Any, tensors: Any, options: Any) -> Any:
     """Runs a step."""
     with state.device:
-        return arrays.update(op, _NEW, state, tensors, options, _place(state))
+        return _arrays.update(op, _NEW, state, tensors, options, _place(state))

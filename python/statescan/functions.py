@@ -1,9 +1,9 @@
 """The public functions. Each puts its arguments in order and hands them to the framework of its first tensor."""
 
 import math
-from typing import Any
+from typing import Any, Literal, NoReturn, overload
 
-from .operations import (
+from ._operations import (
     CAUSAL_CONV1D,
     CAUSAL_CONV1D_UPDATE,
     GATED_DELTA_RULE,
@@ -18,6 +18,7 @@ from .operations import (
     SSD,
     Operation,
 )
+from ._types import Activation, Array, Context, Discretization, J, Kind, Limits, T
 
 # the file here that serves arrays of a module
 _FRAMEWORKS = {"torch": "torch", "numpy": "numpy", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}
@@ -48,13 +49,13 @@ def _import(file):
     elif file == "cupy":
         from . import cupy as found
     else:
-        from . import jax as found
+        from . import _jax as found
     return found
 
 
 def _mix(one, other):
     """Whether a call may have arrays of two frameworks: JAX takes NumPy's."""
-    return {one.__name__, other.__name__} == {f"{__package__}.jax", f"{__package__}.numpy"}
+    return {one.__name__, other.__name__} == {f"{__package__}._jax", f"{__package__}.numpy"}
 
 
 def _explain(op, tensors, first):
@@ -91,6 +92,22 @@ def _step(op: Operation, state, tensors, options):
         raise
 
 
+# what says whether a function returns its second result
+_FLAGS = {"simplified_scan": "return_last_state", "s5_inner": "return_last_state", "causal_conv1d": "return_final_states"}
+
+
+def _answer(op: Operation, renamed):
+    """Refuses keywords that a function has not, and says what it calls them."""
+    name = next(iter(renamed))
+    is_flag = name.startswith("return_") and op.state is None and op is not NORM
+    own = _FLAGS.get(op.name) if is_flag else op.called(name)
+    if own is not None:
+        raise TypeError(f"{op.name}: `{name}` is called `{own}` here")
+    if is_flag:
+        raise TypeError(f"{op.name}: there is no `{name}`: the state after the last step always comes behind y")
+    raise TypeError(f"{op.name}() got an unexpected keyword argument {name!r}")
+
+
 def _is_complex(tensor):
     dtype = getattr(tensor, "dtype", None)
     is_complex = getattr(dtype, "is_complex", None)
@@ -107,25 +124,26 @@ def _limits(op: str, dt_limit):
 
 
 def selective_scan(
-    x,
-    dt,
-    A,
-    B,
-    C,
-    D=None,
-    initial_state=None,
+    x: T,
+    dt: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
+    initial_state: Array | None = None,
     *,
-    z=None,
-    dt_bias=None,
-    dt_softplus=False,
-    dt_limit=None,
-    deltaA=None,
-    discretization="mamba",
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-    context=None,
-):
+    z: Array | None = None,
+    dt_bias: Array | None = None,
+    dt_softplus: bool = False,
+    dt_limit: Limits = None,
+    deltaA: Array | None = None,
+    discretization: Discretization = "mamba",
+    reverse: bool = False,
+    cu_seqlens: Array | None = None,
+    seq_idx: Array | None = None,
+    context: Context | None = None,
+    **renamed: NoReturn,
+) -> tuple[T, T]:
     """Mamba's selective scan: ``h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] x[t]``, ``y[t] = <C[t], h[t]> + D x[t]``.
 
     Args:
@@ -153,6 +171,8 @@ def selective_scan(
         y, of x's shape and type, and the state after the last step, of the initial state's shape and of float32, or
         complex64 where A is complex (float64 or complex128 where x is float64).
     """
+    if renamed:
+        _answer(SELECTIVE_SCAN, renamed)
     if initial_state is not None and _is_complex(A) and not _is_complex(initial_state):
         # the native gradient by the state of a complex scan is complex; this conversion's own gradient makes it real
         initial_state = initial_state + 0j
@@ -162,25 +182,26 @@ def selective_scan(
 
 
 def ssd(
-    x,
-    dt,
-    A,
-    B,
-    C,
-    chunk_size=128,
-    D=None,
-    initial_state=None,
+    x: T,
+    dt: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    chunk_size: int = 128,
+    D: Array | None = None,
+    initial_state: Array | None = None,
     *,
-    z=None,
-    dt_bias=None,
-    dt_softplus=False,
-    dt_limit=None,
-    dt_a=None,
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-    context=None,
-):
+    z: Array | None = None,
+    dt_bias: Array | None = None,
+    dt_softplus: bool = False,
+    dt_limit: Limits = None,
+    dt_a: Array | None = None,
+    reverse: bool = False,
+    cu_seqlens: Array | None = None,
+    seq_idx: Array | None = None,
+    context: Context | None = None,
+    **renamed: NoReturn,
+) -> tuple[T, T]:
     """Mamba-2's scan (SSD): the recurrence of the selective scan with one decay for each head, as matrix products.
 
     Args:
@@ -201,27 +222,50 @@ def ssd(
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
         `selective_state_update` goes on from it.
     """
+    if renamed:
+        _answer(SSD, renamed)
     tensors = (x, dt, A, B, C, D, z, dt_bias, dt_a, initial_state, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
     return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse), context)
 
 
+# fmt: off
+@overload
 def simplified_scan(
-    u,
-    delta,
-    A,
-    B,
-    C,
-    deltaA=None,
-    return_last_state=False,
-    discretization="bilinear",
+    u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: Literal[False] = False,
+    discretization: Discretization = "bilinear", *, initial_state: Array | None = None, reverse: bool = False,
+    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
+) -> T: ...
+@overload
+def simplified_scan(
+    u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, *, return_last_state: Literal[True],
+    discretization: Discretization = "bilinear", initial_state: Array | None = None, reverse: bool = False,
+    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
+) -> tuple[T, T]: ...
+@overload
+def simplified_scan(
+    u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: bool = False,
+    discretization: Discretization = "bilinear", *, initial_state: Array | None = None, reverse: bool = False,
+    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
+) -> T | tuple[T, T]: ...
+# fmt: on
+def simplified_scan(
+    u: T,
+    delta: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    deltaA: Array | None = None,
+    return_last_state: bool = False,
+    discretization: Discretization = "bilinear",
     *,
-    initial_state=None,
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-    context=None,
-):
+    initial_state: Array | None = None,
+    reverse: bool = False,
+    cu_seqlens: Array | None = None,
+    seq_idx: Array | None = None,
+    context: Context | None = None,
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """S5's scan: ``x[t] = Abar[t] x[t-1] + Bbar[t] (B u[t])``, ``y[t] = C x[t]``, with a diagonal complex state.
 
     Args:
@@ -240,29 +284,55 @@ def simplified_scan(
         y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, shaped as the initial state, complex.
         Both are complex128 where u is float64 or complex128. Otherwise the state is complex64, and so is y.
     """
+    if renamed:
+        _answer(SIMPLIFIED_SCAN, renamed)
     tensors = (u, delta, A, B, C, None, deltaA, initial_state, cu_seqlens, seq_idx)
     y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse), context)
     return (y, last_state) if return_last_state else y
 
 
+# fmt: off
+@overload
 def s5_inner(
-    u,
-    delta,
-    A,
-    B,
-    C,
-    D,
-    deltaA=None,
-    discretization="bilinear",
-    conj_sym=True,
+    u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: Array | None = None,
+    return_last_state: Literal[False] = False, reverse: bool = False, cu_seqlens: Array | None = None,
+    seq_idx: Array | None = None, context: Context | None = None
+) -> T: ...
+@overload
+def s5_inner(
+    u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: Array | None = None,
+    return_last_state: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
+    context: Context | None = None
+) -> tuple[T, T]: ...
+@overload
+def s5_inner(
+    u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: Array | None = None,
+    return_last_state: bool = False, reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
+    context: Context | None = None
+) -> T | tuple[T, T]: ...
+# fmt: on
+def s5_inner(
+    u: T,
+    delta: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array,
+    deltaA: Array | None = None,
+    discretization: Discretization = "bilinear",
+    conj_sym: bool = True,
     *,
-    initial_state=None,
-    return_last_state=False,
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-    context=None,
-):
+    initial_state: Array | None = None,
+    return_last_state: bool = False,
+    reverse: bool = False,
+    cu_seqlens: Array | None = None,
+    seq_idx: Array | None = None,
+    context: Context | None = None,
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """S5's layer: ``(2 if conj_sym else 1) * Re(C x) + D * Re(u)`` with the states of `simplified_scan`, in one pass.
 
     Args:
@@ -274,12 +344,22 @@ def s5_inner(
         y, (batch, dim, seqlen), of u's type if that is real, else float32 (float64 where u is complex128). With
         `return_last_state` also the last state, as in `simplified_scan`.
     """
+    if renamed:
+        _answer(S5_INNER, renamed)
     tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
     y, last_state = _call(S5_INNER, tensors, (discretization, reverse, conj_sym), context)
     return (y, last_state) if return_last_state else y
 
 
-def linear_scan(a, b, initial_state=None, *, reverse=False, context=None):
+def linear_scan(
+    a: Array,
+    b: T,
+    initial_state: Array | None = None,
+    *,
+    reverse: bool = False,
+    context: Context | None = None,
+    **renamed: NoReturn,
+) -> tuple[T, T]:
     """The recurrence ``h[t] = a[t] h[t-1] + b[t]``, the primitive under S5, LRU, RG-LRU, HGRN and S7.
 
     Args:
@@ -292,22 +372,45 @@ def linear_scan(a, b, initial_state=None, *, reverse=False, context=None):
         h, shaped as b and of the type that a and b promote to, and the state after the last step, (..), of float32 or
         complex64, float64 or complex128 where h is.
     """
+    if renamed:
+        _answer(LINEAR_SCAN, renamed)
     return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,), context)
 
 
+# fmt: off
+@overload
 def causal_conv1d(
-    x,
-    weight,
-    bias=None,
+    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: Array | None = None,
+    seq_idx: Array | None = None, return_final_states: Literal[False] = False, reverse: bool = False,
+    cu_seqlens: Array | None = None, context: Context | None = None
+) -> T: ...
+@overload
+def causal_conv1d(
+    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: Array | None = None,
+    seq_idx: Array | None = None, return_final_states: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None,
+    context: Context | None = None
+) -> tuple[T, T]: ...
+@overload
+def causal_conv1d(
+    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: Array | None = None,
+    seq_idx: Array | None = None, return_final_states: bool = False, reverse: bool = False, cu_seqlens: Array | None = None,
+    context: Context | None = None
+) -> T | tuple[T, T]: ...
+# fmt: on
+def causal_conv1d(
+    x: T,
+    weight: Array,
+    bias: Array | None = None,
     *,
-    activation=None,
-    initial_states=None,
-    seq_idx=None,
-    return_final_states=False,
-    reverse=False,
-    cu_seqlens=None,
-    context=None,
-):
+    activation: Activation = None,
+    initial_states: Array | None = None,
+    seq_idx: Array | None = None,
+    return_final_states: bool = False,
+    reverse: bool = False,
+    cu_seqlens: Array | None = None,
+    context: Context | None = None,
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """Causal depthwise convolution over time: ``y[t] = bias + sum_k weight[k] x[t - (width - 1) + k]``, then the activation.
 
     Args:
@@ -326,23 +429,43 @@ def causal_conv1d(
     Returns:
         y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states, of x's type.
     """
+    if renamed:
+        _answer(CAUSAL_CONV1D, renamed)
     tensors = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
     y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse), context)
     return (y, final_states) if return_final_states else y
 
 
+# fmt: off
+@overload
 def norm(
-    x,
-    weight=None,
-    bias=None,
+    x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: None = None,
+    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False
+) -> T: ...
+@overload
+def norm(
+    x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: Array,
+    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False
+) -> tuple[T, T]: ...
+@overload
+def norm(
+    x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: Array | None = None,
+    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False
+) -> T | tuple[T, T]: ...
+# fmt: on
+def norm(
+    x: T,
+    weight: Array | None = None,
+    bias: Array | None = None,
     *,
-    z=None,
-    residual=None,
-    kind="rms",
-    eps=1e-5,
-    groups=1,
-    norm_before_gate=False,
-):
+    z: Array | None = None,
+    residual: Array | None = None,
+    kind: Kind = "rms",
+    eps: float = 1e-5,
+    groups: int = 1,
+    norm_before_gate: bool = False,
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """RMS or layer norm of rows: ``weight norm(s silu(z)) + bias`` or ``silu(z) (weight norm(s) + bias)``, ``s = x + residual``.
 
     Args:
@@ -358,29 +481,32 @@ def norm(
     Returns:
         y, of x's shape and type; with a residual also the sum, of the residual's type.
     """
+    if renamed:
+        _answer(NORM, renamed)
     results = _call(NORM, (x, weight, bias, z, residual), (kind, eps, groups, norm_before_gate))
     return results[0] if residual is None else tuple(results)
 
 
 def gated_delta_rule(
-    q,
-    k,
-    v,
-    g=None,
-    beta=None,
-    initial_state=None,
+    q: Array,
+    k: Array,
+    v: T,
+    g: Array | None = None,
+    beta: Array | None = None,
+    initial_state: Array | None = None,
     *,
-    A_log=None,
-    dt_bias=None,
-    scale=None,
-    qk_l2norm=False,
-    lower_bound=None,
-    beta_sigmoid=False,
-    allow_neg_eigval=False,
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-):
+    A_log: Array | None = None,
+    dt_bias: Array | None = None,
+    scale: float | None = None,
+    qk_l2norm: bool = False,
+    lower_bound: float | None = None,
+    beta_sigmoid: bool = False,
+    allow_neg_eigval: bool = False,
+    reverse: bool = False,
+    cu_seqlens: Array | None = None,
+    seq_idx: Array | None = None,
+    **renamed: NoReturn,
+) -> tuple[T, T]:
     """The gated delta rule: ``S' = exp(g[t]) S``, ``S = S' + k[t] (beta[t] (v[t] - S'^T k[t]))^T``, ``y[t] = scale S^T q[t]``.
 
     It runs on CPUs. Tensors may have any strides: parts of a tensor whose channels come before time, and states with their last
@@ -405,6 +531,8 @@ def gated_delta_rule(
         y, of v's shape and type, and the final state, shaped as the initial state, float32 (float64 where v is).
         `gated_delta_rule_update` goes on from it.
     """
+    if renamed:
+        _answer(GATED_DELTA_RULE, renamed)
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, seq_idx)
     options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval, reverse)
     return _call(GATED_DELTA_RULE, tensors, options)
@@ -415,23 +543,38 @@ def _number(option):
     return 0.0 if option is None else option
 
 
+# fmt: off
+@overload
 def gated_delta_rule_update(
-    state,
-    q,
-    k,
-    v,
-    g=None,
-    beta=None,
+    state: Array, q: Array, k: Array, v: J, g: Array | None = None, beta: Array | None = None, *, A_log: Array | None = None,
+    dt_bias: Array | None = None, state_batch_indices: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
+    lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False
+) -> tuple[J, J]: ...
+@overload
+def gated_delta_rule_update(
+    state: Array, q: Array, k: Array, v: T, g: Array | None = None, beta: Array | None = None, *, A_log: Array | None = None,
+    dt_bias: Array | None = None, state_batch_indices: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
+    lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False
+) -> T: ...
+# fmt: on
+def gated_delta_rule_update(
+    state: Array,
+    q: Array,
+    k: Array,
+    v: T,
+    g: Array | None = None,
+    beta: Array | None = None,
     *,
-    A_log=None,
-    dt_bias=None,
-    state_batch_indices=None,
-    scale=None,
-    qk_l2norm=False,
-    lower_bound=None,
-    beta_sigmoid=False,
-    allow_neg_eigval=False,
-):
+    A_log: Array | None = None,
+    dt_bias: Array | None = None,
+    state_batch_indices: Array | None = None,
+    scale: float | None = None,
+    qk_l2norm: bool = False,
+    lower_bound: float | None = None,
+    beta_sigmoid: bool = False,
+    allow_neg_eigval: bool = False,
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """One step of `gated_delta_rule`, with the same bits; `state` is changed in place.
 
     It has no gradient: `gated_delta_rule` of one step has.
@@ -448,28 +591,45 @@ def gated_delta_rule_update(
     Returns:
         y, of v's shape and type. For JAX arrays, which do not change: y and the new state, a copy.
     """
+    if renamed:
+        _answer(GATED_DELTA_RULE_UPDATE, renamed)
     tensors = (q, k, v, g, beta, A_log, dt_bias, state_batch_indices)
     options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval)
     return _step(GATED_DELTA_RULE_UPDATE, state, tensors, options)
 
 
+# fmt: off
+@overload
 def selective_state_update(
-    state,
-    x,
-    dt,
-    A,
-    B,
-    C,
-    D=None,
+    state: Array, x: J, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
+    dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, deltaA: Array | None = None,
+    state_batch_indices: Array | None = None, discretization: Discretization = "mamba"
+) -> tuple[J, J]: ...
+@overload
+def selective_state_update(
+    state: Array, x: T, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
+    dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, deltaA: Array | None = None,
+    state_batch_indices: Array | None = None, discretization: Discretization = "mamba"
+) -> T: ...
+# fmt: on
+def selective_state_update(
+    state: Array,
+    x: T,
+    dt: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
     *,
-    z=None,
-    dt_bias=None,
-    dt_softplus=False,
-    dt_limit=None,
-    deltaA=None,
-    state_batch_indices=None,
-    discretization="mamba",
-):
+    z: Array | None = None,
+    dt_bias: Array | None = None,
+    dt_softplus: bool = False,
+    dt_limit: Limits = None,
+    deltaA: Array | None = None,
+    state_batch_indices: Array | None = None,
+    discretization: Discretization = "mamba",
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """One step of `selective_scan` or of `ssd`; `state` is changed in place.
 
     After `ssd` the state is its final state. What `ssd` has once for a head is expanded here, without a copy:
@@ -490,25 +650,40 @@ def selective_state_update(
     Returns:
         y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
     """
+    if renamed:
+        _answer(SELECTIVE_STATE_UPDATE, renamed)
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, state_batch_indices)
     low, high = (None, None) if dt_limit is None else _limits("selective_state_update", dt_limit)
     return _step(SELECTIVE_STATE_UPDATE, state, tensors, (dt_softplus, low, high, discretization))
 
 
+# fmt: off
+@overload
 def simplified_state_update(
-    state,
-    u,
-    delta,
-    A,
-    B,
-    C,
-    D=None,
-    deltaA=None,
+    state: Array, u: J, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, deltaA: Array | None = None, *,
+    state_batch_indices: Array | None = None, discretization: Discretization = "bilinear", conj_sym: bool = True
+) -> tuple[J, J]: ...
+@overload
+def simplified_state_update(
+    state: Array, u: T, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, deltaA: Array | None = None, *,
+    state_batch_indices: Array | None = None, discretization: Discretization = "bilinear", conj_sym: bool = True
+) -> T: ...
+# fmt: on
+def simplified_state_update(
+    state: Array,
+    u: T,
+    delta: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
+    deltaA: Array | None = None,
     *,
-    state_batch_indices=None,
-    discretization="bilinear",
-    conj_sym=True,
-):
+    state_batch_indices: Array | None = None,
+    discretization: Discretization = "bilinear",
+    conj_sym: bool = True,
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """One step of `simplified_scan`, or with D of `s5_inner`; `state` is changed in place.
 
     Args:
@@ -524,11 +699,35 @@ def simplified_state_update(
         y, (batch, dim), of the type that the scan's y has, complex, or with D real. For JAX arrays, which do not change, y and
         the new state, a copy.
     """
+    if renamed:
+        _answer(SIMPLIFIED_STATE_UPDATE, renamed)
     tensors = (u, delta, A, B, C, D, deltaA, state_batch_indices)
     return _step(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, conj_sym))
 
 
-def causal_conv1d_update(x, conv_state, weight, bias=None, *, activation=None, cache_seqlens=None, conv_state_indices=None):
+# fmt: off
+@overload
+def causal_conv1d_update(
+    x: J, conv_state: Array, weight: Array, bias: Array | None = None, *, activation: Activation = None,
+    cache_seqlens: Array | None = None, conv_state_indices: Array | None = None
+) -> tuple[J, J]: ...
+@overload
+def causal_conv1d_update(
+    x: T, conv_state: Array, weight: Array, bias: Array | None = None, *, activation: Activation = None,
+    cache_seqlens: Array | None = None, conv_state_indices: Array | None = None
+) -> T: ...
+# fmt: on
+def causal_conv1d_update(
+    x: T,
+    conv_state: Array,
+    weight: Array,
+    bias: Array | None = None,
+    *,
+    activation: Activation = None,
+    cache_seqlens: Array | None = None,
+    conv_state_indices: Array | None = None,
+    **renamed: NoReturn,
+) -> T | tuple[T, T]:
     """One or a few steps of `causal_conv1d`; `conv_state` is changed in place.
 
     Args:
@@ -543,6 +742,8 @@ def causal_conv1d_update(x, conv_state, weight, bias=None, *, activation=None, c
     Returns:
         y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
     """
+    if renamed:
+        _answer(CAUSAL_CONV1D_UPDATE, renamed)
     tensors = (x, weight, bias, cache_seqlens, conv_state_indices)
     return _step(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,))
 

@@ -1,15 +1,16 @@
 """NumPy arrays. JAX takes them too, beside its own: one of those makes a call JAX's."""
 
 import sys
+from typing import Any
 
 import numpy
 
-from . import arrays, functions
+from . import _arrays, functions
+from ._operations import Operation
 from ._threads import get_num_threads
-from .operations import Operation
 
 # results are plain arrays, whatever class the arguments are of
-_NEW = arrays.New(numpy, subok=False)
+_NEW = _arrays.New(numpy, subok=False)
 
 
 def _other(op: Operation, first, tensors):
@@ -26,15 +27,15 @@ def _other(op: Operation, first, tensors):
     return found
 
 
-def call(op: Operation, tensors, options):
+def call(op: Operation, tensors: Any, options: Any) -> Any:
     """Runs an operation."""
     if other := _other(op, tensors[0], tensors):
         return other.call(op, tensors, options)
-    return arrays.forward(op, _NEW, tensors, options, (-1, get_num_threads(), None, False))
+    return _arrays.forward(op, _NEW, tensors, options, (-1, get_num_threads(), None, False))
 
 
-def step(op: Operation, state, tensors, options):
+def step(op: Operation, state: Any, tensors: Any, options: Any) -> Any:
     """Runs a step."""
     if other := _other(op, state, tensors):
         return other.step(op, state, tensors, options)
-    return arrays.update(op, _NEW, state, tensors, options, (-1, get_num_threads(), None, False))
+    return _arrays.update(op, _NEW, state, tensors, options, (-1, get_num_threads(), None, False))

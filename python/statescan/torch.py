@@ -7,6 +7,8 @@ changes its state.
 The dispatcher takes longer than a small call's work, so a call in which nobody else has a say goes straight to the kernel.
 """
 
+from typing import Any
+
 import torch
 from torch import get_num_threads, is_grad_enabled
 from torch._C import _are_functorch_transforms_active, _get_tracing_state, _len_torch_dispatch_stack, _len_torch_function_stack
@@ -16,7 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
 from . import _gradients, _native, _nvrtc
-from .operations import OPERATIONS, STEPS, Operation
+from ._operations import OPERATIONS, STEPS, Operation
 
 # the type of states: real and complex
 _SINGLE = (torch.float32, torch.complex64)
@@ -314,14 +316,14 @@ def _requires_grad(tensors):
     return False
 
 
-def recorded(function, forward, tensors, options):
+def recorded(function: Any, forward: Any, tensors: Any, options: Any) -> Any:
     """Runs a function with its gradient."""
     if is_dynamo_compiling() or _are_functorch_transforms_active():
         return tuple(forward(True, tensors + options))[:2]
     return function.apply(*tensors, *options)
 
 
-def call(op: Operation, tensors, options, context=None):
+def call(op: Operation, tensors: Any, options: Any, context: Any = None) -> Any:
     """Runs an operation, over the ranks of a context if there is one, and records it if a gradient may be asked for."""
     forward = (_FORWARD if context is None else context.forward)[op.name]
     if _requires_grad(tensors):
@@ -330,7 +332,7 @@ def call(op: Operation, tensors, options, context=None):
     return tuple(forward(False, tensors + options))
 
 
-def step(op: Operation, state, tensors, options):
+def step(op: Operation, state: Any, tensors: Any, options: Any) -> Any:
     """Runs a step."""
     arguments = tensors + options
     run = _STEP[op.name]

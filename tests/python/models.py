@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import statescan.compat
-from statescan.compat import names
+from statescan.compat import _names
 
 statescan.compat.install()
 
@@ -132,7 +132,7 @@ MORE = {
 def _served():
     """The functions that each module of `transformers` looks for in a package that we stand in for."""
     decorator = re.compile(r"@use_kernel_func_from_hub_with_fallback\(\s*\"(\w+)\",\s*\"(\w+)\"")
-    known = {(module.partition(".")[0], name) for module in names.MODULES for name in names.sources(module)}
+    known = {(module.partition(".")[0], name) for module in _names.MODULES for name in _names.sources(module)}
     found = {}
     for path in sorted(pathlib.Path(transformers.__file__).parent.glob("models/*/modeling_*.py")):
         wanted = [name for name, package in decorator.findall(path.read_text()) if (package, name) in known]

@@ -15,8 +15,8 @@ distributed = pytest.importorskip("torch.distributed")
 import torch  # noqa: E402
 
 import statescan.distributed  # noqa: E402
-from statescan.distributed import board as boards  # noqa: E402
-from statescan.distributed.slices import gather_rows  # noqa: E402
+from statescan.distributed import _board as boards  # noqa: E402
+from statescan.distributed._slices import gather_rows  # noqa: E402
 
 LARGEST = (1 << 63) - 1
 

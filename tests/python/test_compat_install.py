@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import origins
-from statescan.compat import names, transformers
+from statescan.compat import _names, _transformers
 
 # of origins whose source is not at hand: forks of mamba_ssm, AWS's package, and fla
 OTHERS = """
@@ -50,7 +50,7 @@ def origin():
 
 
 def ours(module, name):
-    return getattr(import_module(names.sources(module)[name], "statescan.compat"), name)
+    return getattr(import_module(_names.sources(module)[name], "statescan.compat"), name)
 
 
 def value(default):
@@ -70,10 +70,10 @@ def check_parameters(what, expected, signature):
     assert all(parameter.default is not parameter.empty for parameter in found if parameter not in shared), what
 
 
-@pytest.mark.parametrize("module", names.MODULES)
+@pytest.mark.parametrize("module", _names.MODULES)
 def test_signatures(origin, module):
     """Every function, and every method of a class, has the parameters of its origin."""
-    for name in names.sources(module):
+    for name in _names.sources(module):
         found, node = ours(module, name), origin.find(module, name)
         if isinstance(node, ast.ClassDef):
             for method, function in origins.methods(node).items():
@@ -96,8 +96,8 @@ def test_signatures(origin, module):
 
 
 def test_models_of_transformers_are_given_the_same_signatures():
-    for name, function in transformers.FUNCTIONS.items():
-        modules = [module for module in names.MODULES if name in names.sources(module)]
+    for name, function in _transformers.FUNCTIONS.items():
+        modules = [module for module in _names.MODULES if name in _names.sources(module)]
         assert inspect.signature(function) == inspect.signature(ours(modules[0], name)), name
 
 
@@ -139,7 +139,7 @@ print(Mamba.__module__, rms_norm_fn.__module__)
 
 
 def test_every_name_is_imported():
-    lines = [f"from {module} import {name}" for module in names.MODULES for name in names.sources(module)]
+    lines = [f"from {module} import {name}" for module in _names.MODULES for name in _names.sources(module)]
     assert len(lines) > 60
     run(INSTALL + "\n".join(lines))
 
@@ -199,7 +199,7 @@ def test_install_imports_nothing_and_is_found():
 import importlib.util
 statescan.compat.install()
 print(*(importlib.util.find_spec(name) is not None for name in ("mamba_ssm", "causal_conv1d", "lrnnx", "nkilib", "mamba")))
-print("torch" in sys.modules, sum(type(finder).__module__ == "statescan.compat.standins" for finder in sys.meta_path))
+print("torch" in sys.modules, sum(type(finder).__module__ == "statescan.compat._standins" for finder in sys.meta_path))
 """
     assert run("import sys\n" + INSTALL + code) == ["True", "True", "True", "True", "False", "False", "1"]
 

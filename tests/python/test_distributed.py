@@ -21,8 +21,8 @@ from torch import distributed  # noqa: E402
 
 import statescan.compat.mamba_ssm as mamba  # noqa: E402
 import statescan.distributed  # noqa: E402
-from statescan.distributed import passes  # noqa: E402
-from statescan.distributed.slices import Call  # noqa: E402
+from statescan.distributed import _passes as passes  # noqa: E402
+from statescan.distributed._slices import Call  # noqa: E402
 from statescan.nn import S5, Mamba, Mamba2  # noqa: E402
 
 B, D, H, P, N = 2, 160, 4, 3, 3

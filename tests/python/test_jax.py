@@ -16,7 +16,7 @@ jnp = jax.numpy
 import statescan  # noqa: E402
 from cases import CASES, Case, Random, conv, selective_scan, simplified, ssd  # noqa: E402
 from jax_cases import ALL, check, check_gradient_of_one_result, narrow, of_arrays, to_jax  # noqa: E402
-from statescan.jax import primitives  # noqa: E402
+from statescan._jax import primitives  # noqa: E402
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="JAX has a GPU here: test_jax_cuda.py tests that")
 
@@ -268,9 +268,9 @@ def test_an_unknown_interface(monkeypatch):
     def refuse(*arguments, **options):
         raise RuntimeError("its version is another one")
 
-    monkeypatch.setattr(statescan.jax.custom_calls.ffi, "register_ffi_target", refuse)
+    monkeypatch.setattr(statescan._jax.custom_calls.ffi, "register_ffi_target", refuse)
     with pytest.raises(RuntimeError, match=r"another interface .* JAX 0.10, 0.11 and 0.12 work \(its version is another one\)"):
-        importlib.reload(statescan.jax)
+        importlib.reload(statescan._jax)
 
 
 SHARDED = """

@@ -20,7 +20,7 @@ MOST_CALLS = {
 def test_a_layer_runs_the_operations(monkeypatch):
     """The forward pass of a layer is few kernels, and its step too."""
     calls, forward = [], statescan._native.forward
-    names = {op.number: op.name for op in statescan.operations.OPERATIONS}
+    names = {op.number: op.name for op in statescan._operations.OPERATIONS}
 
     def counted(name):
         function = getattr(statescan.functions, name)

@@ -5,7 +5,7 @@ import pytest
 import statescan
 from statescan import functions
 
-OPERATIONS = {op.name: op for op in (*statescan.operations.OPERATIONS, *statescan.operations.STEPS)}
+OPERATIONS = {op.name: op for op in (*statescan._operations.OPERATIONS, *statescan._operations.STEPS)}
 each_function = pytest.mark.parametrize("name", OPERATIONS)
 
 

@@ -5,7 +5,7 @@ import torch
 
 from statescan import _native
 from statescan._native import Rows
-from statescan.operations import CAUSAL_CONV1D, SELECTIVE_SCAN
+from statescan._operations import CAUSAL_CONV1D, SELECTIVE_SCAN
 from statescan.torch import _place
 
 BATCH, SEQLEN, CHANNELS = 2, 5, 12

@@ -9,7 +9,7 @@ import test_second_derivatives as derivatives
 from cases import CASES, results
 from layers import BATCH, LAYERS, SEQLEN, WIDTH
 from statescan import _native, nn
-from statescan.operations import BY_NAME
+from statescan._operations import BY_NAME
 from statescan.torch import _New
 from test_torch import arguments_in_order, each_case, small
 

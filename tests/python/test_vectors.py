@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import statescan
-from statescan.operations import BY_NAME
+from statescan._operations import BY_NAME
 
 safetensors = pytest.importorskip("safetensors", reason="safetensors is not installed")
 

@@ -7,7 +7,7 @@ use statescan::ops::call::{LANES, SPARE};
 use statescan::ops::operation::Operation;
 use statescan::ops::signature::{Argument, Choice, Complex, OptionSpec, Output, ResultType, Role, Saved, Signature};
 
-/// Every operation as a dictionary: see `operations.py`.
+/// Every operation as a dictionary: see `_operations.py`.
 #[pyfunction]
 pub fn operations(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let all = PyList::empty(py);
@@ -44,6 +44,7 @@ fn argument<'py>(py: Python<'py>, argument: &Argument) -> PyResult<Bound<'py, Py
     let of = PyDict::new(py);
     of.set_item("name", argument.name)?;
     of.set_item("layouts", argument.layouts.to_vec())?;
+    of.set_item("aliases", argument.aliases.to_vec())?;
     of.set_item("required", argument.required)?;
     of.set_item("gradient", argument.gradient)?;
     of.set_item("sized", !matches!(argument.role, Role::State | Role::Index))?;
@@ -54,6 +55,9 @@ fn argument<'py>(py: Python<'py>, argument: &Argument) -> PyResult<Bound<'py, Py
 fn option<'py>(py: Python<'py>, spec: &OptionSpec) -> PyResult<Bound<'py, PyDict>> {
     let of = PyDict::new(py);
     let name = spec.name;
+    of.set_item("name", name)?;
+    of.set_item("aliases", spec.aliases.to_vec())?;
+    of.set_item("words", if let Choice::Word(words, _) = spec.choice { words.to_vec() } else { Vec::new() })?;
     match spec.choice {
         Choice::Flag(default) => of.set_item("schema", vec![(format!("bool {name}"), default)])?,
         Choice::Number(default) => of.set_item("schema", vec![(format!("float {name}"), default)])?,

@@ -4,6 +4,6 @@ Import a function from here, or call `install()` once: code that imports these f
 the packages are missing, and with `install(replace=True)` where they are installed, too. `report()` says what runs on what.
 """
 
-from .standins import install, report
+from ._standins import install, report
 
 __all__ = ["install", "report"]

@@ -1,8 +1,14 @@
 """Blocks of language models, as `mamba_ssm.modules` has them: a norm and a mixer on a residual stream, and a gated unit."""
 
-from torch import float32, nn
-from torch.nn.functional import silu
+from collections.abc import Callable
+from typing import Any
 
+import torch
+from torch import Tensor, float32, nn
+from torch.nn.functional import silu
+from torch.types import Device
+
+from .._types import Cache
 from .layer_norm import RMSNorm, layer_norm_fn
 
 
@@ -16,7 +22,15 @@ class Block(nn.Module):
         residual_in_fp32: whether the stream is float32 whatever the type of the layers.
     """
 
-    def __init__(self, dim, mixer_cls, mlp_cls, norm_cls=nn.LayerNorm, fused_add_norm=False, residual_in_fp32=False):
+    def __init__(
+        self,
+        dim: int,
+        mixer_cls: Callable[[int], nn.Module],
+        mlp_cls: Callable[[int], nn.Module],
+        norm_cls: Callable[[int], nn.Module] = nn.LayerNorm,
+        fused_add_norm: bool = False,
+        residual_in_fp32: bool = False,
+    ) -> None:
         super().__init__()
         self.residual_in_fp32 = residual_in_fp32
         self.fused_add_norm = fused_add_norm
@@ -30,7 +44,9 @@ class Block(nn.Module):
             kind = type(self.norm).__name__
             raise ValueError(f"Block: `norm_cls` must make a LayerNorm or RMSNorm with fused_add_norm, got {kind}")
 
-    def forward(self, hidden_states, residual=None, inference_params=None, **mixer_kwargs):
+    def forward(
+        self, hidden_states: Tensor, residual: Tensor | None = None, inference_params: Cache | None = None, **mixer_kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """The mixer's result, or the unit's, which is not in the stream yet, and the stream."""
         hidden_states, residual = self._add(self.norm, hidden_states, residual)
         hidden_states = self.mixer(hidden_states, inference_params=inference_params, **mixer_kwargs)
@@ -47,11 +63,11 @@ class Block(nn.Module):
         normed = norm(residual.to(norm.weight.dtype))
         return normed, residual.to(float32) if self.residual_in_fp32 else residual
 
-    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+    def allocate_inference_cache(self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
         return self.mixer.allocate_inference_cache(batch_size, max_seqlen, dtype=dtype, **kwargs)
 
 
-def add_and_norm(norm, hidden_states, residual, residual_in_fp32, prenorm):
+def add_and_norm(norm: Any, hidden_states: Tensor, residual: Tensor | None, residual_in_fp32: bool, prenorm: bool) -> Any:
     """`layer_norm_fn` with the weights of a norm."""
     return layer_norm_fn(
         hidden_states,
@@ -77,15 +93,15 @@ class GatedMLP(nn.Module):
 
     def __init__(
         self,
-        in_features,
-        hidden_features=None,
-        out_features=None,
-        activation=silu,
-        bias=False,
-        multiple_of=128,
-        device=None,
-        dtype=None,
-    ):
+        in_features: int,
+        hidden_features: int | None = None,
+        out_features: int | None = None,
+        activation: Callable[[Tensor], Tensor] = silu,
+        bias: bool = False,
+        multiple_of: int = 128,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         where = {"device": device, "dtype": dtype}
         inside = int(8 * in_features / 3) if hidden_features is None else hidden_features
@@ -94,6 +110,6 @@ class GatedMLP(nn.Module):
         self.activation = activation
         self.fc2 = nn.Linear(inside, in_features if out_features is None else out_features, bias=bias, **where)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         y, gate = self.fc1(x).chunk(2, dim=-1)
         return self.fc2(y * self.activation(gate))

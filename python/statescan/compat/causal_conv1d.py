@@ -1,25 +1,29 @@
 """Drop-in for `causal_conv1d` 1.7."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from .. import functions
+from .._types import Activation, Context
 
 __all__ = ["causal_conv1d_fn", "causal_conv1d_update", "causal_conv1d_varlen_states"]
 
 
 def causal_conv1d_fn(
-    x,
-    weight,
-    bias=None,
-    seq_idx=None,
-    initial_states=None,
-    return_final_states=False,
-    final_states_out=None,
-    activation=None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    final_states_out: Tensor | None = None,
+    activation: Activation = None,
     *,
-    cu_seq_lens_q=None,
-    context=None,
-):
+    cu_seq_lens_q: Tensor | None = None,
+    context: Context | None = None,
+) -> Any:
     """The convolution; shapes as in `statescan.causal_conv1d`.
 
     `final_states_out`, a PyTorch tensor of (batch, dim, width - 1) and any real type, receives the final states and is returned
@@ -48,7 +52,15 @@ def causal_conv1d_fn(
     return y, final_states if final_states_out is None else final_states_out.copy_(final_states)
 
 
-def causal_conv1d_update(x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, conv_state_indices=None):
+def causal_conv1d_update(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: Activation = None,
+    cache_seqlens: Tensor | None = None,
+    conv_state_indices: Tensor | None = None,
+) -> Tensor:
     """One or a few steps; shapes as in `statescan.causal_conv1d_update`."""
     return functions.causal_conv1d_update(
         x,
@@ -61,7 +73,7 @@ def causal_conv1d_update(x, conv_state, weight, bias=None, activation=None, cach
     )
 
 
-def causal_conv1d_varlen_states(x, cu_seqlens, state_len):
+def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:
     """The last inputs of packed sequences, with which their convolutions go on.
 
     Args:

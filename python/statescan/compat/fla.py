@@ -4,6 +4,11 @@ Besides what the origin's functions take they name `cu_seq_lens_q` and `seq_idx`
 signature names, and packed rows need one of them.
 """
 
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
 from .. import functions
 
 __all__ = ["chunk_gated_delta_rule", "chunk_gdn", "chunk_kda", "fused_recurrent_gated_delta_rule", "fused_recurrent_kda"]
@@ -62,30 +67,30 @@ def _rule(name, q, k, v, g, beta, scale, initial_state, output_final_state, *, r
 
 
 def chunk_gated_delta_rule(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False,
-    allow_neg_eigval=False,
-    state_v_first=False,
-    cu_seqlens=None,
-    cu_seqlens_cpu=None,
-    chunk_indices=None,
-    cp_context=None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    chunk_indices: Tensor | None = None,
+    cp_context: None = None,
     *,
-    use_gate_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    cu_seq_lens_q=None,
-    seq_idx=None,
-    **others,
-):
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
     """The gated delta rule; shapes as in `statescan.gated_delta_rule`.
 
     Returns:
@@ -108,29 +113,29 @@ chunk_gdn = chunk_gated_delta_rule
 
 
 def fused_recurrent_gated_delta_rule(
-    q,
-    k,
-    v,
-    g=None,
-    gk=None,
-    gv=None,
-    beta=None,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    use_beta_sigmoid_in_kernel=False,
-    allow_neg_eigval=False,
-    state_v_first=False,
-    cu_seqlens=None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
     *,
-    cu_seq_lens_q=None,
-    seq_idx=None,
-    **others,
-):
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
     """The same as `chunk_gated_delta_rule`, with gradients too; `gk` is a logarithm for every key channel."""
     if gk is not None and use_gate_in_kernel:
         raise NotImplementedError("fused_recurrent_gated_delta_rule of statescan has no `gk` beside a raw gate")
@@ -206,5 +211,5 @@ def _kda(name):
     return kda
 
 
-chunk_kda = _kda("chunk_kda")
-fused_recurrent_kda = _kda("fused_recurrent_kda")
+chunk_kda: Callable[..., tuple[Tensor, Tensor | None]] = _kda("chunk_kda")
+fused_recurrent_kda: Callable[..., tuple[Tensor, Tensor | None]] = _kda("fused_recurrent_kda")

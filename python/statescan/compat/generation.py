@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 @dataclass
@@ -14,10 +15,10 @@ class InferenceParams:
     max_batch_size: int
     seqlen_offset: int = 0
     batch_size_offset: int = 0
-    key_value_memory_dict: dict = field(default_factory=dict)
+    key_value_memory_dict: dict[Any, Any] = field(default_factory=dict)
     lengths_per_sample: torch.Tensor | None = None
 
-    def reset(self, max_seqlen, max_batch_size):
+    def reset(self, max_seqlen: int, max_batch_size: int) -> None:
         """Starts again: states are written anew by the next call."""
         self.max_seqlen = max_seqlen
         self.max_batch_size = max_batch_size
@@ -43,7 +44,7 @@ def _without_unlikely(logits, top_p):
     return logits.masked_fill(unlikely.scatter(-1, order, unlikely), -torch.inf)
 
 
-def sample(logits, top_k=1, top_p=0.0, min_p=0.0, temperature=1.0):
+def sample(logits: Tensor, top_k: int = 1, top_p: float = 0.0, min_p: float = 0.0, temperature: float = 1.0) -> Tensor:
     """Draws a token for each row of logits, (batch, vocabulary).
 
     Args:
@@ -74,22 +75,22 @@ def _less_likely(logits, tokens, penalty):
 
 @torch.no_grad()
 def decode(
-    input_ids,
-    model,
-    max_length,
-    top_k=1,
-    top_p=0.0,
-    min_p=0.0,
-    temperature=1.0,
-    repetition_penalty=1.0,
-    eos_token_id=None,
-    teacher_outputs=None,
-    vocab_size=None,
-    cg=False,
-    enable_timing=False,
-    output_scores=False,
-    streamer=None,
-):
+    input_ids: Tensor,
+    model: Any,
+    max_length: int,
+    top_k: int = 1,
+    top_p: float = 0.0,
+    min_p: float = 0.0,
+    temperature: float = 1.0,
+    repetition_penalty: float = 1.0,
+    eos_token_id: int | None = None,
+    teacher_outputs: Tensor | None = None,
+    vocab_size: int | None = None,
+    cg: bool = False,
+    enable_timing: bool = False,
+    output_scores: bool = False,
+    streamer: Any = None,
+) -> GenerationOutput:
     """Goes on with prompts of one length.
 
     Args:
@@ -140,21 +141,21 @@ def decode(
 class GenerationMixin:
     """`generate` for models with caches of this kind."""
 
-    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs) -> Any:
+    def allocate_inference_cache(self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no `allocate_inference_cache`")
 
     def generate(
         self,
-        input_ids,
-        max_length,
-        top_k=1,
-        top_p=0.0,
-        min_p=0.0,
-        temperature=1.0,
-        return_dict_in_generate=False,
-        output_scores=False,
-        **kwargs,
-    ):
+        input_ids: Tensor,
+        max_length: int,
+        top_k: int = 1,
+        top_p: float = 0.0,
+        min_p: float = 0.0,
+        temperature: float = 1.0,
+        return_dict_in_generate: bool = False,
+        output_scores: bool = False,
+        **kwargs: Any,
+    ) -> Tensor | GenerationOutput:
         """`decode`: the tokens, or with `return_dict_in_generate` the object that has them."""
         options = {"min_p": min_p, "temperature": temperature, "output_scores": output_scores, **kwargs}
         output = decode(input_ids, self, max_length, top_k, top_p, **options)

@@ -1,38 +1,42 @@
 """What a Mamba layer does behind its first projection: the functions of `mamba_ssm`, and of its forks for two directions."""
 
+from typing import Any
+
+from torch import Tensor
 from torch.nn.functional import linear
 
 from .. import functions
-from ..inner import mamba_inner
-from ..operations import SELECTIVE_SCAN
+from .._inner import mamba_inner
+from .._operations import SELECTIVE_SCAN
+from .._types import Context
+from ._shared import as_complex, as_products, has_kernel, of_complex, scan
 from .norms import rmsnorm_fn
-from .shared import as_complex, as_products, has_kernel, of_complex, scan
 
 
 def mamba_inner_fn(
-    xz,
-    conv1d_weight,
-    conv1d_bias,
-    x_proj_weight,
-    delta_proj_weight,
-    out_proj_weight,
-    out_proj_bias,
-    A,
-    B=None,
-    C=None,
-    D=None,
-    delta_bias=None,
-    B_proj_bias=None,
-    C_proj_bias=None,
-    delta_softplus=True,
-    checkpoint_lvl=1,
-    b_rms_weight=None,
-    c_rms_weight=None,
-    dt_rms_weight=None,
-    b_c_dt_rms_eps=1e-6,
+    xz: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    x_proj_weight: Tensor,
+    delta_proj_weight: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    A: Tensor,
+    B: Tensor | None = None,
+    C: Tensor | None = None,
+    D: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    B_proj_bias: Tensor | None = None,
+    C_proj_bias: Tensor | None = None,
+    delta_softplus: bool = True,
+    checkpoint_lvl: int = 1,
+    b_rms_weight: Tensor | None = None,
+    c_rms_weight: Tensor | None = None,
+    dt_rms_weight: Tensor | None = None,
+    b_c_dt_rms_eps: float = 1e-6,
     *,
-    context=None,
-):
+    context: Context | None = None,
+) -> Tensor:
     """What a Mamba layer does between its first projection and the residual stream.
 
     Args:
@@ -71,22 +75,22 @@ def mamba_inner_fn(
 
 
 def mamba_inner_fn_no_out_proj(
-    xz,
-    conv1d_weight,
-    conv1d_bias,
-    x_proj_weight,
-    delta_proj_weight,
-    A,
-    B=None,
-    C=None,
-    D=None,
-    delta_bias=None,
-    B_proj_bias=None,
-    C_proj_bias=None,
-    delta_softplus=True,
+    xz: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    x_proj_weight: Tensor,
+    delta_proj_weight: Tensor,
+    A: Tensor,
+    B: Tensor | None = None,
+    C: Tensor | None = None,
+    D: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    B_proj_bias: Tensor | None = None,
+    C_proj_bias: Tensor | None = None,
+    delta_softplus: bool = True,
     *,
-    context=None,
-):
+    context: Context | None = None,
+) -> Tensor:
     """`mamba_inner_fn` up to its last projection, as the forks of `mamba_ssm` for images have it: (batch, dim, seqlen)."""
     x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
     delta, B, C = _maps(x, x_proj_weight, delta_proj_weight, (A, B, C), (B_proj_bias, C_proj_bias))
@@ -94,25 +98,25 @@ def mamba_inner_fn_no_out_proj(
 
 
 def bimamba_inner_fn(
-    xz,
-    conv1d_weight,
-    conv1d_bias,
-    x_proj_weight,
-    delta_proj_weight,
-    out_proj_weight,
-    out_proj_bias,
-    A,
-    A_b,
-    B=None,
-    C=None,
-    D=None,
-    delta_bias=None,
-    B_proj_bias=None,
-    C_proj_bias=None,
-    delta_softplus=True,
+    xz: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    x_proj_weight: Tensor,
+    delta_proj_weight: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    A: Tensor,
+    A_b: Tensor,
+    B: Tensor | None = None,
+    C: Tensor | None = None,
+    D: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    B_proj_bias: Tensor | None = None,
+    C_proj_bias: Tensor | None = None,
+    delta_softplus: bool = True,
     *,
-    context=None,
-):
+    context: Context | None = None,
+) -> Tensor:
     """`mamba_inner_fn` in both directions, as the forks of `mamba_ssm` for images have it: what is scanned once with A is scanned
     from its end with A_b, too, and the sum is projected."""
     x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
@@ -126,9 +130,11 @@ def bimamba_inner_fn(
 _PROJECTED = ((None, None), (None, None), (None, None, None))
 
 
-def as_one(xz, convolution, projections, scan, out_proj, maps=_PROJECTED, *options, **more):
+def as_one(
+    xz: Tensor, convolution: Any, projections: Any, scan: Any, out_proj: Any, maps: Any = _PROJECTED, *options: Any, **more: Any
+) -> Any:
     """`mamba_inner_fn` of xz, (batch, seqlen, 2 dim), by the function that is one; None where that has no kernel. Arguments as in
-    `statescan.inner.mamba_inner`, without the last projection where `out_proj` has no weight; of the maps those that are given,
+    `statescan._inner.mamba_inner`, without the last projection where `out_proj` has no weight; of the maps those that are given,
     biases of the others, and norms."""
     if not has_kernel(SELECTIVE_SCAN, xz):
         return None

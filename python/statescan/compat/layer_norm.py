@@ -2,31 +2,34 @@
 kernel for what is asked."""
 
 import inspect
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import dropout, linear
+from torch.types import Device
 
 from .. import functions
-from ..operations import NORM
-from .shared import check_shape, has_kernel
+from .._operations import NORM
+from ._shared import check_shape, has_kernel
 
 
 def layer_norm_fn(
-    x,
-    weight,
-    bias,
-    residual=None,
-    x1=None,
-    weight1=None,
-    bias1=None,
-    eps=1e-6,
-    dropout_p=0.0,
-    rowscale=None,
-    prenorm=False,
-    residual_in_fp32=False,
-    is_rms_norm=False,
-    return_dropout_mask=False,
-):
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None = None,
+    x1: Tensor | None = None,
+    weight1: Tensor | None = None,
+    bias1: Tensor | None = None,
+    eps: float = 1e-6,
+    dropout_p: float = 0.0,
+    rowscale: Tensor | None = None,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    is_rms_norm: bool = False,
+    return_dropout_mask: bool = False,
+) -> Any:
     """``norm(dropout(rowscale x) + dropout(x1) + residual)`` over the last axis, computed in float32 or better.
 
     Args:
@@ -82,7 +85,7 @@ _OF_RMS = [p for p in inspect.signature(layer_norm_fn).parameters.values() if p.
 _NAMES = [p.name for p in _OF_RMS]
 
 
-def rms_norm_fn(*args, **options):
+def rms_norm_fn(*args: Any, **options: Any) -> Any:
     """`layer_norm_fn` without the mean, with its arguments but `is_rms_norm`."""
     if len(args) > len(_NAMES):
         raise TypeError(f"rms_norm_fn takes {len(_NAMES)} positional arguments but {len(args)} were given")
@@ -93,17 +96,17 @@ rms_norm_fn.__signature__ = inspect.Signature(_OF_RMS)
 
 
 def layer_norm_linear_fn(
-    x,
-    norm_weight,
-    norm_bias,
-    linear_weight,
-    linear_bias,
-    residual=None,
-    eps=1e-6,
-    prenorm=False,
-    residual_in_fp32=False,
-    is_rms_norm=False,
-):
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor | None,
+    linear_weight: Tensor,
+    linear_bias: Tensor | None,
+    residual: Tensor | None = None,
+    eps: float = 1e-6,
+    prenorm: bool = False,
+    residual_in_fp32: bool = False,
+    is_rms_norm: bool = False,
+) -> Any:
     """`layer_norm_fn` and a linear layer."""
     y, total = layer_norm_fn(
         x,
@@ -122,7 +125,9 @@ def layer_norm_linear_fn(
 class RMSNorm(torch.nn.Module):
     """`rms_norm_fn` with its parameter."""
 
-    def __init__(self, hidden_size, eps=1e-5, dropout_p=0.0, device=None, dtype=None):
+    def __init__(
+        self, hidden_size: int, eps: float = 1e-5, dropout_p: float = 0.0, device: Device = None, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
         self.eps = eps
         self.dropout_p = dropout_p
@@ -130,13 +135,13 @@ class RMSNorm(torch.nn.Module):
         self.register_parameter("bias", None)
         self.reset_parameters()
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         torch.nn.init.ones_(self.weight)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, dropout_p={self.dropout_p}"
 
-    def forward(self, x, residual=None, prenorm=False, residual_in_fp32=False):
+    def forward(self, x: Tensor, residual: Tensor | None = None, prenorm: bool = False, residual_in_fp32: bool = False) -> Any:
         p = self.dropout_p if self.training else 0.0
         return rms_norm_fn(
             x, self.weight, None, residual, eps=self.eps, dropout_p=p, prenorm=prenorm, residual_in_fp32=residual_in_fp32

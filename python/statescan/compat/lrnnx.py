@@ -3,10 +3,15 @@
 `simplified_scan_fn` and `s5_inner_fn` are this package's own, which extend the origin's by keywords.
 """
 
+from typing import Any
+
+from torch import Tensor
+
 from .. import functions
+from .._types import Context, Discretization
 from ..functions import s5_inner_fn, simplified_scan_fn
-from . import references
-from .shared import check_shape, scan
+from . import _references
+from ._shared import check_shape, scan
 
 __all__ = [
     "s5_inner_fn",
@@ -19,21 +24,21 @@ __all__ = [
 
 
 def selective_scan_fn(
-    u,
-    delta,
-    A,
-    B,
-    C,
-    D=None,
-    z=None,
-    delta_bias=None,
-    deltaA=None,
-    delta_softplus=False,
-    return_last_state=False,
-    discretization="mamba",
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    deltaA: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    discretization: Discretization = "mamba",
     *,
-    context=None,
-):
+    context: Context | None = None,
+) -> Any:
     """The selective scan; shapes as in `mamba_ssm.selective_scan_fn`, deltaA and rules as in `statescan.selective_scan`."""
     return scan(
         u,
@@ -53,39 +58,39 @@ def selective_scan_fn(
 
 
 def selective_scan_ref(
-    u,
-    delta,
-    A,
-    B,
-    C,
-    D=None,
-    z=None,
-    delta_bias=None,
-    deltaA=None,
-    delta_softplus=False,
-    return_last_state=False,
-    discretization="mamba",
-):
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    deltaA: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    discretization: Discretization = "mamba",
+) -> Any:
     """`selective_scan_fn` as a loop in float64."""
     options = {"deltaA": deltaA, "rule": discretization}
-    return references.selective_scan_ref(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, **options)
+    return _references.selective_scan_ref(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, **options)
 
 
 def selective_state_update(
-    state,
-    x,
-    dt,
-    A,
-    B,
-    C,
-    D=None,
-    z=None,
-    dt_bias=None,
-    dt_softplus=False,
-    deltaA=None,
-    state_batch_indices=None,
-    discretization="mamba",
-):
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    deltaA: Tensor | None = None,
+    state_batch_indices: Tensor | None = None,
+    discretization: Discretization = "mamba",
+) -> Tensor:
     """One step of the scan; shapes as in `statescan.selective_state_update`."""
     return functions.selective_state_update(
         state,
@@ -104,7 +109,18 @@ def selective_state_update(
     )
 
 
-def simplified_state_update(state, x, dt, A, B, C, D=None, deltaA=None, discretization="bilinear", conj_sym=True):
+def simplified_state_update(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    deltaA: Tensor | None = None,
+    discretization: Discretization = "bilinear",
+    conj_sym: bool = True,
+) -> Tensor:
     """One step of `s5_inner_fn` for a real x, (batch, dim). D is (dim,), a full (dim, dim), or None."""
     full = D is not None and D.dim() == 2
     if full:

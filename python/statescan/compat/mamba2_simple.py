@@ -1,11 +1,15 @@
 """The simpler layer of Mamba-2 of `mamba_ssm.modules.mamba2_simple`."""
 
-import torch
-from torch import nn
+from typing import Literal
 
+import torch
+from torch import Tensor, nn
+from torch.types import Device
+
+from .._types import Cache, Context
 from ..nn import Mamba2
-from ..nn.convolution import convolve
-from ..nn.shared import decays, without_weight_decay
+from ..nn._convolution import convolve
+from ..nn._shared import decays, without_weight_decay
 from .mamba_ssm import mamba_chunk_scan_combined
 from .norms import RMSNorm
 
@@ -21,28 +25,28 @@ class Mamba2Simple(Mamba2):
 
     def __init__(
         self,
-        d_model,
-        d_state=64,
-        d_conv=4,
-        conv_init=None,
-        expand=2,
-        headdim=128,
-        ngroups=1,
-        A_init_range=(1, 16),
-        dt_min=0.001,
-        dt_max=0.1,
-        dt_init_floor=1e-4,
-        dt_limit=(0.0, float("inf")),
-        learnable_init_states=False,
-        activation="swish",
-        bias=False,
-        conv_bias=True,
-        chunk_size=256,
-        use_mem_eff_path=True,
-        layer_idx=None,
-        device=None,
-        dtype=None,
-    ):
+        d_model: int,
+        d_state: int = 64,
+        d_conv: int = 4,
+        conv_init: float | None = None,
+        expand: int = 2,
+        headdim: int = 128,
+        ngroups: int = 1,
+        A_init_range: tuple[float, float] = (1, 16),
+        dt_min: float = 0.001,
+        dt_max: float = 0.1,
+        dt_init_floor: float = 1e-4,
+        dt_limit: tuple[float, float] = (0.0, float("inf")),
+        learnable_init_states: bool = False,
+        activation: Literal["silu", "swish"] = "swish",
+        bias: bool = False,
+        conv_bias: bool = True,
+        chunk_size: int = 256,
+        use_mem_eff_path: bool = True,
+        layer_idx: int | None = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         if activation not in ("silu", "swish"):
             raise ValueError(f'Mamba2Simple: `activation` must be "silu" or "swish", got {activation!r}')
         super().__init__(
@@ -74,7 +78,9 @@ class Mamba2Simple(Mamba2):
             self.init_states = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
             without_weight_decay(self.init_states)
 
-    def forward(self, u, seq_idx=None, inference_params=None, *, context=None):
+    def forward(
+        self, u: Tensor, seq_idx: Tensor | None = None, inference_params: Cache | None = None, *, context: Context | None = None
+    ) -> Tensor:
         """The layer on a sequence, (batch, seqlen, d_model). A cache does not go with a state that is a parameter."""
         if self.learnable_init_states and inference_params is not None:
             raise ValueError("Mamba2Simple: `inference_params` must be None with learnable_init_states")

@@ -4,14 +4,18 @@ Every result is differentiable, last and final states included. `context`, which
 `statescan.distributed`.
 """
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.nn.functional import linear, pad, silu
 
 from .. import functions
-from ..inner import mamba2_inner
+from .._inner import mamba2_inner
+from .._types import Activation, Context
+from ._shared import as_products, by_channels, check_groups, scan
 from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
-from .shared import as_products, by_channels, check_groups, scan
 
 __all__ = [
     "LayerNorm",
@@ -31,8 +35,19 @@ __all__ = [
 
 
 def selective_scan_fn(
-    u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False, *, context=None
-):
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    *,
+    context: Context | None = None,
+) -> Any:
     """The selective scan; shapes as in `statescan.selective_scan`.
 
     Where A is complex, B and C that vary with time are real, (.., dstate, 2 seqlen), real and imaginary parts in turn.
@@ -40,7 +55,19 @@ def selective_scan_fn(
     return scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, context=context)
 
 
-def selective_state_update(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, state_batch_indices=None):
+def selective_state_update(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    state_batch_indices: Tensor | None = None,
+) -> Tensor:
     """One step of a scan; shapes as in `statescan.selective_state_update`."""
     return functions.selective_state_update(
         state, x, dt, A, B, C, D, z=z, dt_bias=dt_bias, dt_softplus=dt_softplus, state_batch_indices=state_batch_indices
@@ -48,26 +75,26 @@ def selective_state_update(state, x, dt, A, B, C, D=None, z=None, dt_bias=None, 
 
 
 def mamba_chunk_scan_combined(
-    x,
-    dt,
-    A,
-    B,
-    C,
-    chunk_size,
-    D=None,
-    z=None,
-    dt_bias=None,
-    initial_states=None,
-    seq_idx=None,
-    cu_seqlens=None,
-    dt_softplus=False,
-    dt_limit=(0.0, float("inf")),
-    return_final_states=False,
-    return_varlen_states=False,
-    state_dtype=None,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    return_varlen_states: bool = False,
+    state_dtype: torch.dtype | None = None,
     *,
-    context=None,
-):
+    context: Context | None = None,
+) -> Any:
     """Mamba-2's scan.
 
     Args:
@@ -128,15 +155,39 @@ def mamba_chunk_scan_combined(
     return tuple(results) if len(results) > 1 else results[0]
 
 
-def mamba_chunk_scan(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False, *, context=None):
+def mamba_chunk_scan(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    *,
+    context: Context | None = None,
+) -> Tensor:
     """`mamba_chunk_scan_combined` without states and limits of steps."""
     options = {"dt_bias": dt_bias, "dt_softplus": dt_softplus, "dt_limit": None, "context": context}
     return mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size, D, z, **options)
 
 
 def ssd_selective_scan(
-    x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, dt_limit=(0.0, float("inf")), *, context=None
-):
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    *,
+    context: Context | None = None,
+) -> Tensor:
     """Mamba-2's scan by Mamba's, which lets every channel have steps and decays of its own.
 
     Args:
@@ -156,29 +207,29 @@ def ssd_selective_scan(
 
 
 def mamba_split_conv1d_scan_combined(
-    zxbcdt,
-    conv1d_weight,
-    conv1d_bias,
-    dt_bias,
-    A,
-    D,
-    chunk_size,
-    initial_states=None,
-    seq_idx=None,
-    dt_limit=(0.0, float("inf")),
-    return_final_states=False,
-    activation="silu",
-    rmsnorm_weight=None,
-    rmsnorm_eps=1e-6,
-    outproj_weight=None,
-    outproj_bias=None,
-    headdim=None,
-    ngroups=1,
-    norm_before_gate=True,
-    state_dtype=None,
+    zxbcdt: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    dt_bias: Tensor,
+    A: Tensor,
+    D: Tensor,
+    chunk_size: int,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    activation: Activation = "silu",
+    rmsnorm_weight: Tensor | None = None,
+    rmsnorm_eps: float = 1e-6,
+    outproj_weight: Tensor | None = None,
+    outproj_bias: Tensor | None = None,
+    headdim: int | None = None,
+    ngroups: int = 1,
+    norm_before_gate: bool = True,
+    state_dtype: torch.dtype | None = None,
     *,
-    context=None,
-):
+    context: Context | None = None,
+) -> Any:
     """What a Mamba-2 layer does after its first projection.
 
     Args:
@@ -224,9 +275,17 @@ def mamba_split_conv1d_scan_combined(
     return y, final_states if state_dtype is None else final_states.to(state_dtype)
 
 
-def as_one(zxbcdt, weights, out_proj, initial_states=None, seq_idx=None, dt_limit=(0.0, float("inf")), **options):
+def as_one(
+    zxbcdt: Tensor,
+    weights: Any,
+    out_proj: Any,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    **options: Any,
+) -> Any:
     """`mamba_split_conv1d_scan_combined` by the function that is one, with the final states; None where its products would be
-    of another type. `weights`, without those of the last projection, and options as in `statescan.inner.mamba2_inner`."""
+    of another type. `weights`, without those of the last projection, and options as in `statescan._inner.mamba2_inner`."""
     products = as_products(zxbcdt, *out_proj)
     if products is None:
         return None

@@ -3,20 +3,27 @@
 import copy
 import json
 import math
+import os
 import pathlib
-from collections import namedtuple
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.types import Device
 
 from .. import nn as layers
+from .._types import Cache
 from .blocks import Block, GatedMLP, add_and_norm
 from .generation import GenerationMixin
 from .layer_norm import RMSNorm
 
-CausalLMOutput = namedtuple("CausalLMOutput", ["logits"])
+
+class CausalLMOutput(NamedTuple):
+    """Logits, (batch, seqlen, vocabulary)."""
+
+    logits: Tensor
 
 
 @dataclass
@@ -27,9 +34,9 @@ class MambaConfig:
     d_intermediate: int = 0
     n_layer: int = 64
     vocab_size: int = 50277
-    ssm_cfg: dict = field(default_factory=dict)
-    attn_layer_idx: list = field(default_factory=list)
-    attn_cfg: dict = field(default_factory=dict)
+    ssm_cfg: dict[str, Any] = field(default_factory=dict)
+    attn_layer_idx: list[int] = field(default_factory=list)
+    attn_cfg: dict[str, Any] = field(default_factory=dict)
     rms_norm: bool = True
     residual_in_fp32: bool = True
     fused_add_norm: bool = True
@@ -38,19 +45,19 @@ class MambaConfig:
 
 
 def create_block(
-    d_model,
-    d_intermediate,
-    ssm_cfg=None,
-    attn_layer_idx=None,
-    attn_cfg=None,
-    norm_epsilon=1e-5,
-    rms_norm=False,
-    residual_in_fp32=False,
-    fused_add_norm=False,
-    layer_idx=None,
-    device=None,
-    dtype=None,
-):
+    d_model: int,
+    d_intermediate: int,
+    ssm_cfg: dict[str, Any] | None = None,
+    attn_layer_idx: list[int] | None = None,
+    attn_cfg: dict[str, Any] | None = None,
+    norm_epsilon: float = 1e-5,
+    rms_norm: bool = False,
+    residual_in_fp32: bool = False,
+    fused_add_norm: bool = False,
+    layer_idx: int | None = None,
+    device: Device = None,
+    dtype: torch.dtype | None = None,
+) -> Block:
     """A block of a model; there are none with attention here."""
     if layer_idx is not None and layer_idx in (attn_layer_idx or ()):
         words = "there are no layers with attention here; install mamba_ssm for them"
@@ -96,21 +103,21 @@ class MixerModel(nn.Module):
 
     def __init__(
         self,
-        d_model,
-        n_layer,
-        d_intermediate,
-        vocab_size,
-        ssm_cfg=None,
-        attn_layer_idx=None,
-        attn_cfg=None,
-        norm_epsilon=1e-5,
-        rms_norm=False,
-        initializer_cfg=None,
-        fused_add_norm=False,
-        residual_in_fp32=False,
-        device=None,
-        dtype=None,
-    ):
+        d_model: int,
+        n_layer: int,
+        d_intermediate: int,
+        vocab_size: int,
+        ssm_cfg: dict[str, Any] | None = None,
+        attn_layer_idx: list[int] | None = None,
+        attn_cfg: dict[str, Any] | None = None,
+        norm_epsilon: float = 1e-5,
+        rms_norm: bool = False,
+        initializer_cfg: dict[str, Any] | None = None,
+        fused_add_norm: bool = False,
+        residual_in_fp32: bool = False,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         where = {"device": device, "dtype": dtype}
         self.residual_in_fp32 = residual_in_fp32
@@ -126,13 +133,15 @@ class MixerModel(nn.Module):
         residuals = 1 if d_intermediate == 0 else 2
         self.apply(partial(_draw, n_layer=n_layer, n_residuals_per_layer=residuals, **(initializer_cfg or {})))
 
-    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> dict[int, Any]:
         return {
             number: layer.allocate_inference_cache(batch_size, max_seqlen, dtype=dtype, **kwargs)
             for number, layer in enumerate(self.layers)
         }
 
-    def forward(self, input_ids, inference_params=None, **mixer_kwargs):
+    def forward(self, input_ids: Tensor, inference_params: Cache | None = None, **mixer_kwargs: Any) -> Tensor:
         hidden_states, residual = self.embedding(input_ids), None
         for layer in self.layers:
             hidden_states, residual = layer(hidden_states, residual, inference_params=inference_params, **mixer_kwargs)
@@ -145,7 +154,13 @@ class MixerModel(nn.Module):
 class MambaLMHeadModel(nn.Module, GenerationMixin):
     """A language model: tokens to logits."""
 
-    def __init__(self, config, initializer_cfg=None, device=None, dtype=None):
+    def __init__(
+        self,
+        config: MambaConfig,
+        initializer_cfg: dict[str, Any] | None = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         where = {"device": device, "dtype": dtype}
@@ -157,14 +172,23 @@ class MambaLMHeadModel(nn.Module, GenerationMixin):
         if tied:
             self.tie_weights()
 
-    def tie_weights(self):
+    def tie_weights(self) -> None:
         if self.config.tie_embeddings:
             self.lm_head.weight = self.backbone.embedding.weight
 
-    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> dict[int, Any]:
         return self.backbone.allocate_inference_cache(batch_size, max_seqlen, dtype=dtype, **kwargs)
 
-    def forward(self, input_ids, position_ids=None, inference_params=None, num_last_tokens=0, **mixer_kwargs):
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor | None = None,
+        inference_params: Cache | None = None,
+        num_last_tokens: int = 0,
+        **mixer_kwargs: Any,
+    ) -> CausalLMOutput:
         """Logits, (batch, seqlen, vocabulary), of the last `num_last_tokens` steps if those are not 0. No layer looks at
         `position_ids`."""
         hidden_states = self.backbone(input_ids, inference_params=inference_params, **mixer_kwargs)
@@ -173,7 +197,9 @@ class MambaLMHeadModel(nn.Module, GenerationMixin):
         return CausalLMOutput(logits=self.lm_head(hidden_states))
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name, device=None, dtype=None, **kwargs):
+    def from_pretrained(
+        cls, pretrained_model_name: str | os.PathLike[str], device: Device = None, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> "MambaLMHeadModel":
         """The model of a local folder: `config.json`, and `model.safetensors` or `pytorch_model.bin`."""
         settings = load_config_hf(pretrained_model_name)
         known = {setting.name for setting in fields(MambaConfig)}
@@ -187,7 +213,7 @@ class MambaLMHeadModel(nn.Module, GenerationMixin):
         model.load_state_dict(weights)
         return model
 
-    def save_pretrained(self, save_directory):
+    def save_pretrained(self, save_directory: str | os.PathLike[str]) -> None:
         """Writes `config.json` and `pytorch_model.bin`."""
         folder = pathlib.Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,12 +232,14 @@ def _file_of(model_name, names):
     return found
 
 
-def load_config_hf(model_name):
+def load_config_hf(model_name: str | os.PathLike[str]) -> dict[str, Any]:
     """The settings of a local folder."""
     return json.loads(_file_of(model_name, ["config.json"]).read_text())
 
 
-def load_state_dict_hf(model_name, device=None, dtype=None):
+def load_state_dict_hf(
+    model_name: str | os.PathLike[str], device: Device = None, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
     """The weights of a local folder."""
     path = _file_of(model_name, ["model.safetensors", "pytorch_model.bin"])
     if path.suffix == ".safetensors":

@@ -1,14 +1,30 @@
 """Drop-in for `nkilib.experimental.scan`, whose functions this package's own ones extend by keywords."""
 
+from typing import Any
+
 from .. import functions
+from .._types import Array
 from ..functions import selective_scan
 
 __all__ = ["selective_scan", "ssd"]
 
 
 def ssd(
-    x, dt, A, B, C, chunk_size=128, D=None, initial_state=None, causal_mask=None, *, z=None, dt_bias=None, dt_a=None, **options
-):
+    x: Array,
+    dt: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    chunk_size: int = 128,
+    D: Array | None = None,
+    initial_state: Array | None = None,
+    causal_mask: Array | None = None,
+    *,
+    z: Array | None = None,
+    dt_bias: Array | None = None,
+    dt_a: Array | None = None,
+    **options: Any,
+) -> tuple[Any, Any]:
     """`statescan.ssd` for tensors whose heads come before time.
 
     Args:

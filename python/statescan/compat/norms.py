@@ -1,17 +1,28 @@
 """Norms with a gate, as `mamba_ssm.ops.triton.layernorm_gated` has them; in operations of PyTorch where there is no kernel."""
 
 import torch
+from torch import Tensor
 from torch.nn.functional import silu
+from torch.types import Device
 
 from .. import functions
-from ..operations import NORM
-from .references.norms import rms_norm_gated_ref as rms_norm_ref
-from .shared import check_groups, check_shape, has_kernel
+from .._operations import NORM
+from ._references.norms import rms_norm_gated_ref as rms_norm_ref
+from ._shared import check_groups, check_shape, has_kernel
 
 __all__ = ["LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"]
 
 
-def layernorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True, is_rms_norm=False):
+def layernorm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    z: Tensor | None = None,
+    eps: float = 1e-6,
+    group_size: int | None = None,
+    norm_before_gate: bool = True,
+    is_rms_norm: bool = False,
+) -> Tensor:
     """Normalizes the last axis, or each `group_size` of it: ``norm(x) * silu(z)``, or ``norm(x * silu(z))``.
 
     Computes in float32 or better, and returns x's type.
@@ -41,7 +52,15 @@ def layernorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before
     return y.to(x.dtype)
 
 
-def rmsnorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True):
+def rmsnorm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    z: Tensor | None = None,
+    eps: float = 1e-6,
+    group_size: int | None = None,
+    norm_before_gate: bool = True,
+) -> Tensor:
     """`layernorm_fn` without the mean."""
     return layernorm_fn(x, weight, bias, z, eps, group_size, norm_before_gate, is_rms_norm=True)
 
@@ -51,7 +70,15 @@ class LayerNorm(torch.nn.Module):
 
     is_rms_norm = False
 
-    def __init__(self, hidden_size, eps=1e-5, group_size=None, norm_before_gate=True, device=None, dtype=None):
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-5,
+        group_size: int | None = None,
+        norm_before_gate: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.eps = eps
         self.group_size = group_size
@@ -60,16 +87,16 @@ class LayerNorm(torch.nn.Module):
         self.register_parameter("bias", None if self.is_rms_norm else torch.nn.Parameter(torch.empty_like(self.weight)))
         self.reset_parameters()
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         torch.nn.init.ones_(self.weight)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         size, order = self.weight.shape[0], self.norm_before_gate
         return f"{size}, eps={self.eps}, group_size={self.group_size}, norm_before_gate={order}"
 
-    def forward(self, x, z=None):
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
         return layernorm_fn(x, self.weight, self.bias, z, self.eps, self.group_size, self.norm_before_gate, self.is_rms_norm)
 
 

@@ -16,15 +16,16 @@ first step of the whole) and `cu_seqlens` (the bounds of sequences in the whole)
 """
 
 import weakref
+from typing import Any
 
 from torch import distributed
 
 from .. import torch as framework
 from .._gradients import differentiable
-from ..operations import OPERATIONS_OF_TIME
-from . import passes
-from .board import board_of, there
-from .slices import gather_rows
+from .._operations import OPERATIONS_OF_TIME, Operation
+from . import _passes
+from ._board import board_of, there
+from ._slices import gather_rows
 
 __all__ = ["Context", "context"]
 
@@ -32,13 +33,13 @@ __all__ = ["Context", "context"]
 class Context:
     """A group whose ranks share sequences; `context` makes it. It does not keep the group: `destroy_process_group` ends it."""
 
-    def __init__(self, group, control):
+    def __init__(self, group: distributed.ProcessGroup, control: distributed.ProcessGroup) -> None:
         self.held, self._control = weakref.ref(group), weakref.ref(control)
         # it tells of the ranks' calls
         self.board = board_of(control, gather_rows)
         self.rank: int = distributed.get_rank(group)
         self.ranks: int = distributed.get_world_size(group)
-        both = {op.name: _passes(op, group.group_name) for op in OPERATIONS_OF_TIME}
+        both = {op.name: _of_ranks(op, group.group_name) for op in OPERATIONS_OF_TIME}
         self.forward = {name: forward for name, (forward, _) in both.items()}
         self.with_gradient = {op.name: differentiable(op, *both[op.name]) for op in OPERATIONS_OF_TIME}
 
@@ -52,19 +53,19 @@ class Context:
         """The group of the same ranks whose tensors are in the memory of the host."""
         return there(self._control)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<context of rank {self.rank} of {self.ranks}>"
 
-    def call(self, op, served, tensors, options):
+    def call(self, op: Operation, served: Any, tensors: Any, options: Any) -> Any:
         """Runs an operation, whose first tensor is of a framework."""
         if served is not framework:
             raise TypeError(f"{op.name}: `context` goes with PyTorch's tensors only")
         return framework.call(op, tensors, options, self)
 
 
-def _passes(op, name):
+def _of_ranks(op, name):
     """The passes over the ranks of a context with this name, as those of `torch.py`."""
-    (forward, backward), inputs = passes.PASSES[op.name], len(op.tensors) + len(op.options)
+    (forward, backward), inputs = _passes.PASSES[op.name], len(op.tensors) + len(op.options)
 
     def compute(save, arguments):
         return forward(name, save, *arguments)
@@ -83,7 +84,7 @@ def _control(group):
     return distributed.new_group(members, backend="gloo", use_local_synchronization=True)
 
 
-def context(group=None):
+def context(group: distributed.ProcessGroup | None = None) -> Context:
     """What makes a call one of a group's: an argument of the scans and of the convolution. See this module.
 
     Every rank of the group calls this; a second call gives the same context. Groups of gloo and of NCCL will do. Beside NCCL this
@@ -97,7 +98,7 @@ def context(group=None):
     group = distributed.group.WORLD if group is None else group
     if not isinstance(group, distributed.ProcessGroup):
         raise TypeError(f"statescan.distributed: `group` must be a process group that this process is in, got {group!r}")
-    known = passes.CONTEXTS.get(group.group_name)
+    known = _passes.CONTEXTS.get(group.group_name)
     if known is None or known.held() is not group:
-        known = passes.CONTEXTS[group.group_name] = Context(group, _control(group))
+        known = _passes.CONTEXTS[group.group_name] = Context(group, _control(group))
     return known

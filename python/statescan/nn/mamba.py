@@ -1,14 +1,17 @@
 """Mamba's layer, with the interface of `mamba_ssm.Mamba`."""
 
 import math
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.types import Device
 
 from .. import functions
+from .._types import Cache, Context
 from ..compat.inner import as_one
-from .checks import (
+from ._checks import (
     check_count,
     check_input,
     check_number,
@@ -18,9 +21,9 @@ from .checks import (
     no_cache_of_ranks,
     one_step,
 )
-from .convolution import convolve, convolve_step
-from .plain import plain_filters, plain_weights
-from .shared import (
+from ._convolution import convolve, convolve_step
+from ._plain import plain_filters, plain_weights
+from ._shared import (
     cached_states,
     decays,
     draw_modules_again,
@@ -48,23 +51,23 @@ class Mamba(nn.Module):
 
     def __init__(
         self,
-        d_model,
-        d_state=16,
-        d_conv=4,
-        expand=2,
-        dt_rank="auto",
-        dt_min=0.001,
-        dt_max=0.1,
-        dt_init="random",
-        dt_scale=1.0,
-        dt_init_floor=1e-4,
-        conv_bias=True,
-        bias=False,
-        use_fast_path=True,
-        layer_idx=None,
-        device=None,
-        dtype=None,
-    ):
+        d_model: int,
+        d_state: int = 16,
+        d_conv: int = 4,
+        expand: float = 2,
+        dt_rank: int | Literal["auto"] = "auto",
+        dt_min: float = 0.001,
+        dt_max: float = 0.1,
+        dt_init: Literal["random", "constant"] = "random",
+        dt_scale: float = 1.0,
+        dt_init_floor: float = 1e-4,
+        conv_bias: bool = True,
+        bias: bool = False,
+        use_fast_path: bool = True,
+        layer_idx: int | None = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         if dt_init not in ("random", "constant"):
             raise ValueError(f'Mamba: `dt_init` must be "random" or "constant", got {dt_init!r}')
@@ -113,7 +116,7 @@ class Mamba(nn.Module):
         self.D.fill_(1)
         without_weight_decay(self.A_log, self.D)
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can.
 
         Where every module's `reset_parameters` is called, this one comes behind those of its own modules.
@@ -121,10 +124,10 @@ class Mamba(nn.Module):
         draw_modules_again(self)
         self._draw()
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{self.d_model}, d_state={self.d_state}, d_conv={self.d_conv}, expand={self.expand}, dt_rank={self.dt_rank}"
 
-    def forward(self, hidden_states, inference_params=None, context=None):
+    def forward(self, hidden_states: Tensor, inference_params: Cache | None = None, context: Context | None = None) -> Tensor:
         """The layer on a sequence.
 
         With `inference_params` (`key_value_memory_dict`, `seqlen_offset`) it leaves its states there, and goes on from them where
@@ -189,7 +192,7 @@ class Mamba(nn.Module):
             ssm_state.copy_(last_state)
         return self.out_proj(y.transpose(1, 2))
 
-    def step(self, hidden_states, conv_state, ssm_state):
+    def step(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The layer on one step, (batch, 1, d_model); both states are changed in place, and returned behind the result."""
         in_proj = self.in_proj
         hidden_states = one_step(self, hidden_states, in_proj)
@@ -212,7 +215,9 @@ class Mamba(nn.Module):
         weight, bias = plain
         return linear(dt, weight), B, C, bias
 
-    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """States of zeros: the convolution's, (batch, d_inner, d_conv), and the scan's, (batch, d_inner, d_state)."""
         conv_state = new_state(self, (batch_size, self.d_inner, self.d_conv), self.conv1d, dtype)
         return conv_state, new_state(self, (batch_size, self.d_inner, self.d_state), self.dt_proj, dtype)

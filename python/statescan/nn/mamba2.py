@@ -1,13 +1,17 @@
 """Mamba-2's layer, with the interface of `mamba_ssm.Mamba2`."""
 
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import silu
+from torch.types import Device
 
 from .. import functions
+from .._types import Cache, Context
 from ..compat.mamba_ssm import as_one, mamba_chunk_scan_combined
 from ..compat.norms import RMSNorm
-from .checks import (
+from ._checks import (
     check_count,
     check_input,
     check_number,
@@ -19,9 +23,9 @@ from .checks import (
     no_cache_of_ranks,
     one_step,
 )
-from .convolution import convolve, convolve_step
-from .plain import is_plain, plain_filters, plain_weights
-from .shared import (
+from ._convolution import convolve, convolve_step
+from ._plain import is_plain, plain_filters, plain_weights
+from ._shared import (
     cached_states,
     decays,
     draw_modules_again,
@@ -59,32 +63,32 @@ class Mamba2(nn.Module):
 
     def __init__(
         self,
-        d_model,
-        d_state=128,
-        d_conv=4,
-        conv_init=None,
-        expand=2,
-        headdim=64,
-        d_ssm=None,
-        ngroups=1,
-        A_init_range=(1, 16),
-        D_has_hdim=False,
-        rmsnorm=True,
-        norm_before_gate=False,
-        dt_min=0.001,
-        dt_max=0.1,
-        dt_init_floor=1e-4,
-        dt_limit=(0.0, float("inf")),
-        bias=False,
-        conv_bias=True,
-        chunk_size=256,
-        use_mem_eff_path=True,
-        layer_idx=None,
-        process_group=None,
-        sequence_parallel=True,
-        device=None,
-        dtype=None,
-    ):
+        d_model: int,
+        d_state: int = 128,
+        d_conv: int = 4,
+        conv_init: float | None = None,
+        expand: int = 2,
+        headdim: int = 64,
+        d_ssm: int | None = None,
+        ngroups: int = 1,
+        A_init_range: tuple[float, float] = (1, 16),
+        D_has_hdim: bool = False,
+        rmsnorm: bool = True,
+        norm_before_gate: bool = False,
+        dt_min: float = 0.001,
+        dt_max: float = 0.1,
+        dt_init_floor: float = 1e-4,
+        dt_limit: tuple[float, float] = (0.0, float("inf")),
+        bias: bool = False,
+        conv_bias: bool = True,
+        chunk_size: int = 256,
+        use_mem_eff_path: bool = True,
+        layer_idx: int | None = None,
+        process_group: None = None,
+        sequence_parallel: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         if process_group is not None:
             raise ValueError("Mamba2: `process_group` must be None: a layer is not divided among processes")
@@ -153,7 +157,7 @@ class Mamba2(nn.Module):
         self.D.fill_(1)
         without_weight_decay(self.dt_bias, self.A_log, self.D)
 
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """Draws all parameters again as the constructor does, modules' too. Exchanged modules draw theirs, if they can.
 
         Where every module's `reset_parameters` is called, this one comes behind those of its own modules.
@@ -161,12 +165,20 @@ class Mamba2(nn.Module):
         draw_modules_again(self)
         self._draw()
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         sizes = f"{self.d_model}, d_state={self.d_state}, d_conv={self.d_conv}, expand={self.expand}, headdim={self.headdim}"
         unit = "" if self.d_ssm == self.d_inner else f", d_ssm={self.d_ssm}"
         return f"{sizes}{unit}, ngroups={self.ngroups}, chunk_size={self.chunk_size}"
 
-    def forward(self, u, seqlen=None, seq_idx=None, cu_seqlens=None, inference_params=None, context=None):
+    def forward(
+        self,
+        u: Tensor,
+        seqlen: int | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        inference_params: Cache | None = None,
+        context: Context | None = None,
+    ) -> Tensor:
         """The layer on a sequence.
 
         Args:
@@ -281,7 +293,7 @@ class Mamba2(nn.Module):
             ssm_state.copy_(last_states)
         return self._finish(unit, z, y.flatten(-2))
 
-    def step(self, hidden_states, conv_state, ssm_state):
+    def step(self, hidden_states: Tensor, conv_state: Tensor, ssm_state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The layer on one step, (batch, 1, d_model); both states are changed in place, and returned behind the result."""
         in_proj = self.in_proj
         hidden_states = one_step(self, hidden_states, in_proj)
@@ -307,7 +319,7 @@ class Mamba2(nn.Module):
         return self._finish(unit, z, y.flatten(-2)).unsqueeze(1), conv_state, ssm_state
 
     @property
-    def d_convolved(self):
+    def d_convolved(self) -> int:
         """Channels of the convolution: those of the scan and of its maps."""
         return self.d_ssm + 2 * self.ngroups * self.d_state
 
@@ -341,7 +353,9 @@ class Mamba2(nn.Module):
         befores = [None] * len(parts) if before is None else before.split(1)
         return torch.cat([last_inputs(old, part, self.d_conv) for old, part in zip(befores, parts)])
 
-    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """States of zeros: the convolution's, (batch, channels, d_conv), and the scan's, (batch, nheads, headdim, d_state)."""
         conv_state = new_state(self, (batch_size, self.d_conv, self.d_convolved), self.conv1d, dtype).transpose(1, 2)
         shape = (batch_size, self.nheads, self.headdim, self.d_state)

@@ -1,12 +1,15 @@
 """S5's layer, with the interface of `lrnnx.models.ltv.S5`."""
 
 import math
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.types import Device
 
 from .. import functions
-from .checks import (
+from .._types import Context
+from ._checks import (
     check_count,
     check_input,
     check_memory,
@@ -47,17 +50,17 @@ class S5(nn.Module):
 
     def __init__(
         self,
-        d_model,
-        d_state,
-        discretization="zoh",
-        conj_sym=False,
-        dt_min=0.001,
-        dt_max=0.1,
-        step_rescale=1.0,
-        use_fast_path=True,
-        device=None,
-        dtype=None,
-    ):
+        d_model: int,
+        d_state: int,
+        discretization: Literal["bilinear", "zoh", "dirac"] = "zoh",
+        conj_sym: bool = False,
+        dt_min: float = 0.001,
+        dt_max: float = 0.1,
+        step_rescale: float = 1.0,
+        use_fast_path: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         if discretization not in ("bilinear", "zoh", "dirac"):
             raise ValueError(f'S5: `discretization` must be "bilinear", "zoh" or "dirac", got {discretization!r}')
@@ -81,7 +84,7 @@ class S5(nn.Module):
         self.reset_parameters()
 
     @torch.no_grad()
-    def reset_parameters(self):
+    def reset_parameters(self) -> None:
         """Draws all parameters again, as the constructor does."""
         size = 2 * self.d_state if self.conj_sym else self.d_state
         eigenvalues, vectors = _hippo(size)
@@ -96,7 +99,7 @@ class S5(nn.Module):
         low, high = (math.log(limit) for limit in self._steps)
         self.log_dt.uniform_(low, high)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"{self.d_model}, d_state={self.d_state}, discretization={self.discretization!r}, conj_sym={self.conj_sym}"
 
     def _continuous(self):
@@ -105,7 +108,14 @@ class S5(nn.Module):
         maps = (torch.view_as_complex(_wide(part).contiguous()) for part in (self.A, self.B, self.C))
         return *maps, _wide(self.log_dt).exp() * self.step_rescale
 
-    def forward(self, x, integration_timesteps=None, lengths=None, inference_cache=None, context=None):
+    def forward(
+        self,
+        x: Tensor,
+        integration_timesteps: Tensor | None = None,
+        lengths: Tensor | None = None,
+        inference_cache: dict[str, Any] | None = None,
+        context: Context | None = None,
+    ) -> Tensor:
         """The layer on a sequence.
 
         Args:
@@ -149,7 +159,9 @@ class S5(nn.Module):
             inference_cache["seqlen_offset"] += x.shape[1]
         return y.transpose(1, 2).to(x.dtype)
 
-    def step(self, x, inference_cache, integration_timesteps=None):
+    def step(
+        self, x: Tensor, inference_cache: dict[str, Any], integration_timesteps: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Any]]:
         """The layer on one step, (batch, 1, d_model) or (batch, d_model); the cache is changed in place, and returned behind."""
         x = x.squeeze(1) if x.dim() == 3 else x
         if x.dim() != 2 or x.shape[1] != self.d_model:
@@ -177,7 +189,9 @@ class S5(nn.Module):
         return y.unsqueeze(1).to(x.dtype), inference_cache
 
     @torch.no_grad()
-    def allocate_inference_cache(self, batch_size, max_seqlen, dtype=None, **kwargs):
+    def allocate_inference_cache(
+        self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """A state of zeros, the maps that steps use, and how many steps there were. The state is complex128 where a parameter is
         float64, or `dtype` is: inputs in float64 go with such a one."""
         A, B, C, dt = self._continuous()

@@ -3,7 +3,7 @@
 import torch
 
 from .. import _native
-from ..operations import Operation
+from .._operations import Operation
 from ..torch import _New, _place
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 
 from .. import _native
-from ..operations import Operation
+from .._operations import Operation
 from ..torch import _New, _place
 
 # newer versions of PyTorch have another name for it

@@ -91,6 +91,10 @@ class Operation:
         beside = next((result.beside for result in self.outputs if result.beside), None)
         self.adds: int | None = None if beside is None else self._index[beside]
         self._option = {name.split()[-1]: at for at, (name, _) in enumerate(self.options)}
+        # the names that others have for arguments and options, and the words that options may be
+        given = (*arguments, *description["settings"])
+        self._aliases = {alias: one["name"] for one in given for alias in one["aliases"]}
+        self.words = {setting["name"]: tuple(setting["words"]) for setting in description["settings"] if setting["words"]}
 
     def __repr__(self):
         return f"<operation {self.name}>"
@@ -98,6 +102,10 @@ class Operation:
     def option(self, name):
         """The number of an option."""
         return self._option[name]
+
+    def called(self, alias):
+        """What an argument or option is called here that others call so; None if there is none."""
+        return self._aliases.get(alias)
 
     def _named(self, name, tensors):
         return tensors[self._index[name]]
@@ -120,9 +128,17 @@ class Operation:
         if "W" in sizes:
             sizes["V"] = sizes["W"] - 1
         if wrong is not None and not self._needed <= sizes.keys():
+            self._explain(tensors)
             argument, tensor = wrong
             self._wrong(argument.name, argument.layouts, tensor.shape)
         return sizes
+
+    def _explain(self, tensors):
+        """Lets the native functions say why shapes do not fit, which know what would help, unless sizes are symbols."""
+        sizes = [tensor if tensor is None else tuple(tensor.shape) for tensor in tensors]
+        if all(isinstance(size, int) for shape in sizes if shape is not None for size in shape):
+            described = (None if shape is None else _native.Described("float32", shape) for shape in sizes)
+            _native.plan(self.number, (*described, *(default for _, default in self.options)), None)
 
     def _wrong(self, name, layouts, shape):
         words = [self._words(layout) for layout in layouts]

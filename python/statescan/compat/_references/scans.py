@@ -1,6 +1,6 @@
 """The scans."""
 
-from ..shared import by_channels, check_groups, of_complex
+from .._shared import by_channels, check_groups, of_complex
 from . import loops
 from .shared import state_type, wide
 

@@ -4,8 +4,8 @@ import torch
 
 from .. import functions
 from .. import torch as framework
-from ..inner.maps import as_complex
-from ..operations import Operation
+from .._inner.maps import as_complex
+from .._operations import Operation
 
 # tensors are served from the first call on, which the compiler may be looking at: it does not follow an import
 functions._served[torch.Tensor] = framework

@@ -3,7 +3,7 @@
 import torch
 
 from .._native import Rows
-from ..operations import CAUSAL_CONV1D, SELECTIVE_SCAN
+from .._operations import CAUSAL_CONV1D, SELECTIVE_SCAN
 from ..torch import _New
 from .maps import maps_of, normalized, normalized_back
 from .shared import (

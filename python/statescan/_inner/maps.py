@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from ..operations import NORM
+from .._operations import NORM
 from .shared import Parts, run, run_back
 
 

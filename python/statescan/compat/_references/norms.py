@@ -3,7 +3,7 @@
 import torch
 from torch.nn.functional import silu
 
-from ..shared import check_groups
+from .._shared import check_groups
 from .shared import wide
 
 

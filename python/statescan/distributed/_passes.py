@@ -15,11 +15,11 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from .._gradients import dispatch, refuse_vmap, unrecorded
-from ..operations import CAUSAL_CONV1D, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
+from .._operations import CAUSAL_CONV1D, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
 from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
-from .board import there
-from .links import Decays, Halo
-from .slices import Call, Remembered, agree, agreed, gather_rows
+from ._board import there
+from ._links import Decays, Halo
+from ._slices import Call, Remembered, agree, agreed, gather_rows
 
 # contexts by the names of their groups
 CONTEXTS = {}

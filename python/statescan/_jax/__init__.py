@@ -7,7 +7,7 @@ import jax
 import numpy
 
 from .. import functions
-from ..operations import Operation
+from .._operations import Operation
 from . import custom_calls, primitives
 
 custom_calls.register()

@@ -11,8 +11,8 @@ import numpy
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from .. import arrays
-from ..operations import Operation
+from .. import _arrays
+from .._operations import Operation
 from . import custom_calls, mapped
 
 
@@ -30,7 +30,7 @@ class _Device:
         self.type = "cuda" if jax.default_backend() == "gpu" else "cpu"
 
 
-class _New(arrays.New):
+class _New(_arrays.New):
     """Describes outputs."""
 
     def _like(self, array, dtype):

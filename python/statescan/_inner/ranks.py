@@ -1,7 +1,7 @@
 """What inner functions on a rank's slice of time share: their convolutions and scans are passes over the ranks of a context."""
 
-from ..distributed.passes import PASSES
-from ..operations import CAUSAL_CONV1D
+from .._operations import CAUSAL_CONV1D
+from ..distributed._passes import PASSES
 from .shared import Inner, each
 
 # what a pass over ranks keeps beside saved states

@@ -36,19 +36,19 @@ MODULES = {
     "mamba_ssm.ops": {},
     "mamba_ssm.ops.selective_scan_interface": {
         ".mamba_ssm": ("bimamba_inner_fn", "mamba_inner_fn", "mamba_inner_fn_no_out_proj", "selective_scan_fn"),
-        ".references": ("mamba_inner_ref", "selective_scan_ref"),
+        "._references": ("mamba_inner_ref", "selective_scan_ref"),
     },
     "mamba_ssm.ops.triton": {},
     "mamba_ssm.ops.triton.layer_norm": {
         ".layer_norm": ("RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"),
-        ".references": ("layer_norm_ref", "rms_norm_ref"),
+        "._references": ("layer_norm_ref", "rms_norm_ref"),
     },
     "mamba_ssm.ops.triton.layernorm_gated": {
         ".norms": ("LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"),
     },
     "mamba_ssm.ops.triton.selective_state_update": {
         ".mamba_ssm": ("selective_state_update",),
-        ".references": ("selective_state_update_ref",),
+        "._references": ("selective_state_update_ref",),
     },
     "mamba_ssm.ops.triton.ssd_combined": {
         ".mamba_ssm": (
@@ -57,7 +57,7 @@ MODULES = {
             "mamba_split_conv1d_scan_combined",
             "ssd_selective_scan",
         ),
-        ".references": ("mamba_conv1d_scan_ref", "mamba_split_conv1d_scan_ref", "ssd_chunk_scan_combined_ref"),
+        "._references": ("mamba_conv1d_scan_ref", "mamba_split_conv1d_scan_ref", "ssd_chunk_scan_combined_ref"),
     },
     "mamba_ssm.utils": {},
     "mamba_ssm.utils.generation": {".generation": ("GenerationMixin", "InferenceParams", "decode", "sample")},
@@ -65,11 +65,11 @@ MODULES = {
     "causal_conv1d": _CONVOLUTIONS,
     "causal_conv1d.causal_conv1d_interface": {
         **_CONVOLUTIONS,
-        ".references": ("causal_conv1d_ref", "causal_conv1d_update_ref"),
+        "._references": ("causal_conv1d_ref", "causal_conv1d_update_ref"),
     },
     "causal_conv1d.causal_conv1d_varlen": {
         ".causal_conv1d": ("causal_conv1d_varlen_states",),
-        ".references": ("causal_conv1d_varlen_states_ref",),
+        "._references": ("causal_conv1d_varlen_states_ref",),
     },
     "lrnnx": {},
     "lrnnx.models": {},
@@ -79,20 +79,20 @@ MODULES = {
     "lrnnx.ops.selective_scan": {
         ".lrnnx": ("selective_scan_fn", "selective_scan_ref"),
         ".mamba_ssm": ("mamba_inner_fn",),
-        ".references": ("mamba_inner_ref",),
+        "._references": ("mamba_inner_ref",),
     },
     "lrnnx.ops.simplified_scan": {
         ".lrnnx": ("s5_inner_fn", "simplified_scan_fn"),
-        ".references": ("s5_inner_ref", "simplified_scan_ref"),
+        "._references": ("s5_inner_ref", "simplified_scan_ref"),
     },
     "lrnnx.ops.triton": {},
     "lrnnx.ops.triton.selective_state_update": {
         ".lrnnx": ("selective_state_update",),
-        ".references": ("selective_state_update_ref",),
+        "._references": ("selective_state_update_ref",),
     },
     "lrnnx.ops.triton.simplified_state_update": {
         ".lrnnx": ("simplified_state_update",),
-        ".references": ("simplified_state_update_ref",),
+        "._references": ("simplified_state_update_ref",),
     },
     "fla": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
     "fla.ops": {".fla": (*_GATED_DELTA_RULE, *_KDA)},

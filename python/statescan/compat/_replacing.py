@@ -15,7 +15,7 @@ import warnings
 from importlib import import_module
 
 from .. import functions
-from .names import MODULES, VERSIONS, sources
+from ._names import MODULES, VERSIONS, sources
 
 # guards what follows; calls do not take it
 LOCK = threading.RLock()
@@ -73,7 +73,7 @@ def _copy(function):
 
 
 def _by_name(*arguments, **options):
-    from statescan.compat.replacing import call
+    from statescan.compat._replacing import call
 
     return call("the name", arguments, options)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from .. import _gradients, _native
-from ..operations import CAUSAL_CONV1D
+from .._operations import CAUSAL_CONV1D
 from ..torch import _UNOBSERVED, _declare, _define, _library, _registered, _requires_grad, _with_defaults, recorded
 
 

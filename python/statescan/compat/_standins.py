@@ -7,10 +7,11 @@ import warnings
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from typing import Any
 
 from .._extras import naming_torch
-from . import replacing
-from .names import MODULES, PACKAGES, VERSIONS, sources
+from . import _replacing
+from ._names import MODULES, PACKAGES, VERSIONS, sources
 
 # names that `transformers` finds other functions under
 _BY_ASKER = (
@@ -40,7 +41,7 @@ def _getter(module):
 
     def find(name):
         if name in known and name in _BY_ASKER:
-            found, for_models = _find(name, module), import_module(".transformers", __package__)
+            found, for_models = _find(name, module), import_module("._transformers", __package__)
             # `lrnnx` has functions of these names, too
             asking = for_models.asking(1) if module.startswith(("mamba_ssm", "causal_conv1d", "fla")) else None
             return found if asking is None else for_models.given(name, asking)
@@ -113,7 +114,7 @@ class _BeforeBroken(MetaPathFinder):
     """Finds the stand-ins of packages that are installed and cannot be imported; it is asked first."""
 
     def find_spec(self, fullname, path=None, target=None):
-        return _STAND_INS.find_spec(fullname, path, target) if fullname.partition(".")[0] in replacing.BROKEN else None
+        return _STAND_INS.find_spec(fullname, path, target) if fullname.partition(".")[0] in _replacing.BROKEN else None
 
 
 _STAND_INS = _StandIns()
@@ -124,29 +125,29 @@ class Installation:
     """What a call of `install` has done. As a context manager, or by `undo`, it is put back; what other calls want stays until
     theirs is, too."""
 
-    def __init__(self, replace):
+    def __init__(self, replace: bool) -> None:
         self.replace = replace
 
-    def __enter__(self):
+    def __enter__(self) -> "Installation":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any) -> None:
         self.undo()
 
-    def undo(self):
+    def undo(self) -> None:
         """Puts back what no other call wants; stand-ins that were imported stay with who has them."""
-        with replacing.LOCK:
+        with _replacing.LOCK:
             if self not in _WANTED:
                 return
             _WANTED.remove(self)
             if not any(other.replace for other in _WANTED):
-                replacing.put_back()
-                _drop(_BEFORE_BROKEN, replacing.BROKEN)
+                _replacing.put_back()
+                _drop(_BEFORE_BROKEN, _replacing.BROKEN)
             if not _WANTED:
                 _drop(_STAND_INS, VERSIONS)
 
 
-# the calls of `install` that were not undone; `replacing.LOCK` guards them
+# the calls of `install` that were not undone; `_replacing.LOCK` guards them
 _WANTED: list[Installation] = []
 
 
@@ -157,14 +158,14 @@ def _drop(finder, packages):
     sys.meta_path.remove(finder)
     for package in packages:
         if _stands_in(sys.modules.get(package)):
-            replacing.forget(package)
+            _replacing.forget(package)
 
 
 def _stands_in(module):
     return getattr(getattr(module, "__spec__", None), "loader", None) is _STAND_INS
 
 
-def install(*, replace=False) -> Installation:
+def install(*, replace: bool = False) -> Installation:
     """Lets code that imports the operations, layers, blocks or models of `mamba_ssm`, `causal_conv1d`, `lrnnx` or `nkilib` run on
     this package where those are not installed. What is not here fails to be imported, with a sentence that names what to install.
 
@@ -181,13 +182,13 @@ def install(*, replace=False) -> Installation:
     Returns:
         A context manager, which undoes this call. Calls may overlap, also in several threads: the last one undone puts back.
     """
-    with replacing.LOCK:
+    with _replacing.LOCK:
         is_first = _STAND_INS not in sys.meta_path
         if is_first:
             sys.meta_path.append(_STAND_INS)
         if replace:
-            replacing.replace(_STAND_INS)
-            if replacing.BROKEN and _BEFORE_BROKEN not in sys.meta_path:
+            _replacing.replace(_STAND_INS)
+            if _replacing.BROKEN and _BEFORE_BROKEN not in sys.meta_path:
                 sys.meta_path.insert(0, _BEFORE_BROKEN)
         made = Installation(replace)
         _WANTED.append(made)
@@ -200,10 +201,10 @@ def install(*, replace=False) -> Installation:
 _CURE = "call it before the first import of a model, in a new process"
 
 
-class Report(dict):
+class Report(dict[str, str]):
     """What runs on what: words by the full names of functions and layers. It is printed one a line."""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "\n".join(f"{name}: {words}" for name, words in self.items())
 
 
@@ -213,16 +214,16 @@ def report() -> Report:
     found = Report()
     for package in VERSIONS:
         module = sys.modules.get(package)
-        if package in replacing.BROKEN and _BEFORE_BROKEN in sys.meta_path:
-            found[package] = f"statescan; what is installed cannot be imported: {replacing.BROKEN[package]}"
+        if package in _replacing.BROKEN and _BEFORE_BROKEN in sys.meta_path:
+            found[package] = f"statescan; what is installed cannot be imported: {_replacing.BROKEN[package]}"
         elif module is None:
             found[package] = _once_imported(package)
         elif _stands_in(module):
             found[package] = f"statescan, which stands in for {VERSIONS[package].partition('+')[0]}"
         else:
             found[package] = f"installed, {getattr(module, '__version__', 'of an unknown version')}"
-            found.update(replacing.described(package))
-    for_models = sys.modules.get(f"{__package__}.transformers")
+            found.update(_replacing.described(package))
+    for_models = sys.modules.get(f"{__package__}._transformers")
     chosen = [] if for_models is None else [name for name in for_models.CHOSEN if name in sys.modules]
     found.update({name: "statescan" for name in sorted(chosen)})
     found.update({name: f"its own functions, it was imported before install(): {_CURE}" for name in _late()})
@@ -231,7 +232,7 @@ def report() -> Report:
 
 def _once_imported(package):
     """What a package that is not imported will be."""
-    if replacing.installed(package, _STAND_INS):
+    if _replacing.installed(package, _STAND_INS):
         return "installed, not imported yet; install(replace=True) puts statescan in its place"
     if _STAND_INS in sys.meta_path:
         return "ready: statescan stands in for it as soon as it is imported"
@@ -240,9 +241,9 @@ def _once_imported(package):
 
 def _late():
     """Modules of models that have looked for functions where there were none: they have neither ours nor those of a package."""
-    if replacing.installed("causal_conv1d", _STAND_INS):
+    if _replacing.installed("causal_conv1d", _STAND_INS):
         return []
-    for_models = sys.modules.get(f"{__package__}.transformers")
+    for_models = sys.modules.get(f"{__package__}._transformers")
     chosen = {} if for_models is None else for_models.CHOSEN
     return [
         name

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import silu
 
 from .._native import Rows
-from ..operations import CAUSAL_CONV1D, NORM, SSD
+from .._operations import CAUSAL_CONV1D, NORM, SSD
 from ..torch import _New
 from .shared import (
     Inner,

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..shared import check_groups, check_shape
+from .._shared import check_groups, check_shape
 from . import loops
 from .shared import wide
 

@@ -5,8 +5,8 @@ import numbers
 
 import torch
 
-from ..compat.shared import autocast_type
-from .plain import is_plain
+from ..compat._shared import autocast_type
+from ._plain import is_plain
 
 
 def _name(layer):

@@ -1,7 +1,7 @@
 """NumPy, CuPy and JAX, which share an interface: outputs are their arrays, and everything is shared by DLPack."""
 
 from . import _native
-from .operations import Operation
+from ._operations import Operation
 
 
 class New:

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..operations import CAUSAL_CONV1D, SSD
+from .._operations import CAUSAL_CONV1D, SSD
 from .mamba2 import MAMBA2, Call, norm_backward, unit_backward
 from .ranks import OF_PASS, convolved_back, over_ranks, run, run_back
 from .shared import Parts, differentiable, matrix, project, project_back, projection_gradients, through_decays

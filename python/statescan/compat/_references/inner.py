@@ -2,7 +2,7 @@
 
 from torch.nn.functional import linear
 
-from ..shared import as_complex, check_groups
+from .._shared import as_complex, check_groups
 from .convolution import causal_conv1d_ref
 from .norms import rms_norm_gated_ref
 from .scans import head_scan, selective_scan_ref

@@ -5,7 +5,7 @@ and for gradients, which would be sums over it, the calls are made one after ano
 import jax
 from jax import numpy
 
-from ..operations import Operation
+from .._operations import Operation
 
 
 def _in_front(operands, dims):

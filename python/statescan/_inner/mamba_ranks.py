@@ -2,7 +2,7 @@
 
 import torch
 
-from ..operations import CAUSAL_CONV1D, SELECTIVE_SCAN
+from .._operations import CAUSAL_CONV1D, SELECTIVE_SCAN
 from .mamba import MAMBA, Call, step_gradients
 from .ranks import OF_PASS, convolved_back, over_ranks, run, run_back
 from .shared import Parts, differentiable, matrix, project, project_back, projection_gradients, through_decays

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from .. import functions
-from .plain import plain_filters
+from ._plain import plain_filters
 
 
 def convolve(layer, x, before=None, seq_idx=None, cu_seqlens=None, context=None):
