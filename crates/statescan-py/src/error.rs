@@ -58,13 +58,11 @@ pub fn in_python(error: &Error) -> String {
         return words.replace("`sequences`", "`cu_seqlens or seq_idx`");
     }
     let Some(operation) = Operation::find(op) else { return words };
-    let other = if let Error::Overlap { other, .. } = error { other } else { argument };
-    [argument, other].into_iter().fold(words, |words, named| {
-        let (grad, field) = named.strip_prefix("grad of ").map_or(("", named), |field| ("grad of ", field));
-        match operation.signature.arguments.iter().find(|argument| argument.field == field) {
-            Some(known) => words.replace(&format!("`{named}`"), &format!("`{grad}{}`", known.name)),
-            None => words,
-        }
+    // what is said may name other arguments, too
+    operation.signature.arguments.iter().filter(|known| known.name != known.field).fold(words, |words, known| {
+        let in_python =
+            |words: String, what: &str| words.replace(&format!("`{what}{}`", known.field), &format!("`{what}{}`", known.name));
+        in_python(in_python(words, ""), "grad of ")
     })
 }
 

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     /// An argument has the wrong number of axes.
-    #[error("{op}: `{argument}` must have {expected}, got shape {got}")]
+    #[error("{op}: `{argument}` must have {expected}, got shape {got}{help}")]
     Rank {
         /// The operation.
         op: &'static str,
@@ -21,9 +21,11 @@ pub enum Error {
         expected: Cow<'static, str>,
         /// The shape that came.
         got: Shape,
+        /// A colon and what may help: where sizes come from, what would make the call fit. It may be empty.
+        help: String,
     },
     /// An argument has the right number of axes, and a wrong size.
-    #[error("{op}: `{argument}` must have shape {expected}, got {got}")]
+    #[error("{op}: `{argument}` must have shape {expected}, got {got}{help}")]
     Shape {
         /// The operation.
         op: &'static str,
@@ -33,6 +35,8 @@ pub enum Error {
         expected: Shape,
         /// The shape that came.
         got: Shape,
+        /// A colon and what may help: where sizes come from, what would make the call fit. It may be empty.
+        help: String,
     },
     /// An argument has a type that the operation does not take there.
     #[error("{op}: `{argument}` must be {expected}, got {got}")]

@@ -69,7 +69,7 @@ impl<'a> Conv<'a> {
     pub(super) fn check(&'a self, op: &'static str, checker: &mut Checker<'a>) -> Result<[usize; 2]> {
         let [channels, width @ 2..=8] = self.weight.shape()[..] else {
             let expected = "(channels, 2 to 8)".into();
-            return Err(Error::Rank { op, argument: "conv.weight", expected, got: self.weight.shape() });
+            return Err(Error::Rank { op, argument: "conv.weight", expected, got: self.weight.shape(), help: String::new() });
         };
         let single = Kind::Exact(DType::F32);
         checker.read("conv.input", &self.input, single, &[channels])?;
@@ -186,7 +186,7 @@ fn checked(
             checker.dense("conv.state", Some(*state))?;
             if channels != weight.columns {
                 let expected = statescan::tensor::Shape::new(&[weight.rows, channels])?;
-                return Err(Error::Shape { op: OP, argument: "weight", expected, got: args.weight.shape() });
+                return Err(Error::Shape { op: OP, argument: "weight", expected, got: args.weight.shape(), help: String::new() });
             }
             (extra.conv, extra.width) = (conv.params(*state), width);
         }

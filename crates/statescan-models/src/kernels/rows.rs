@@ -18,7 +18,7 @@ impl Rows {
     pub(super) fn of(op: &'static str, argument: &'static str, view: &View<'_>) -> Result<Self> {
         let (shape, strides) = (view.shape(), view.strides());
         let Some(last) = shape.len().checked_sub(1) else {
-            return Err(Error::Rank { op, argument, expected: "rows".into(), got: shape });
+            return Err(Error::Rank { op, argument, expected: "rows".into(), got: shape, help: String::new() });
         };
         let mut rows = (1, None);
         let mut apart = shape[last] > 1 && strides[last] != 1;
@@ -42,7 +42,7 @@ impl Rows {
             true => Ok(row),
             false => {
                 let expected = statescan::tensor::Shape::new(&[1, count])?;
-                Err(Error::Shape { op, argument, expected, got: view.shape() })
+                Err(Error::Shape { op, argument, expected, got: view.shape(), help: String::new() })
             }
         }
     }

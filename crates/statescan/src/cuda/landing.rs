@@ -59,7 +59,13 @@ impl<T: Element> Landing<T> {
             return Err(Error::DType { op: OP, argument, expected, got: view.dtype() });
         }
         if view.len() != self.len {
-            return Err(Error::Shape { op: OP, argument, expected: Shape::of(&[self.len]), got: view.shape() });
+            return Err(Error::Shape {
+                op: OP,
+                argument,
+                expected: Shape::of(&[self.len]),
+                got: view.shape(),
+                help: String::new(),
+            });
         }
         let dense = view.shape().row_major();
         if (0..view.rank()).any(|axis| view.shape()[axis] > 1 && view.strides()[axis] != dense[axis]) {

@@ -130,5 +130,11 @@ fn check_rows(argument: &'static str, view: &View<'_>) -> Result<()> {
 
 /// The sizes of an argument with two axes.
 fn matrix(argument: &'static str, expected: &'static str, shape: &Shape) -> Result<[usize; 2]> {
-    shape[..].try_into().map_err(|_| Error::Rank { op: OP, argument, expected: expected.into(), got: *shape })
+    shape[..].try_into().map_err(|_| Error::Rank {
+        op: OP,
+        argument,
+        expected: expected.into(),
+        got: *shape,
+        help: String::new(),
+    })
 }

@@ -17,6 +17,7 @@
 //! # Ok::<(), statescan::Error>(())
 //! ```
 
+use super::advice;
 use super::signature::{self, Complex, Role, Signature, fits};
 use crate::error::{Error, Result};
 use crate::tensor::{Argument, DType, Device, MAX_RANK, Shape, View, ViewMut, first_overlap, is_injective};
@@ -148,14 +149,53 @@ impl Sizes {
         Some(Shape::of(&sizes[..layout.len()]))
     }
 
-    /// The shape of a layout, in which a view may have sizes of its own along the letters that are not known.
-    fn shape(&self, layout: &str, view: &View<'_>) -> Shape {
-        let (mut sizes, own) = ([0; MAX_RANK], view.shape());
+    /// The shape of a layout, in which an argument may have sizes of its own along the letters that are not known.
+    pub(super) fn shape(&self, layout: &str, own: &Shape) -> Shape {
+        let mut sizes = [0; MAX_RANK];
         for (axis, letter) in layout.bytes().enumerate() {
             sizes[axis] =
                 if letter.is_ascii_digit() { usize::from(letter - b'0') } else { self.find(letter).unwrap_or(own[axis]) };
         }
         Shape::of(&sizes[..layout.len()])
+    }
+}
+
+/// How the shapes of a call are read: the sizes by their letters, and the layout of each argument.
+pub(super) struct Reading {
+    pub sizes: Sizes,
+    pub layouts: [&'static str; signature::MAX_ARGUMENTS],
+}
+
+/// An argument of a rank that no layout has, beside what was read before it.
+pub(super) struct Unread {
+    at: usize,
+    form: Option<&'static str>,
+    sizes: Sizes,
+}
+
+impl Reading {
+    /// The arguments whose shapes say how large a call is, those that count where others disagree first.
+    pub fn order(signature: &'static Signature) -> impl Iterator<Item = usize> {
+        let all = 0..signature.arguments.len();
+        signature.leaders.iter().copied().chain(all).filter(|&at| signature.arguments[at].role != Role::State)
+    }
+
+    /// Reads the shapes of the arguments that are there.
+    pub fn of(signature: &'static Signature, shape: impl Fn(usize) -> Option<Shape>) -> core::result::Result<Self, Unread> {
+        let mut sizes = Sizes::default();
+        let mut layouts = [""; signature::MAX_ARGUMENTS];
+        let mut form = None;
+        for at in Self::order(signature) {
+            let Some(shape) = shape(at) else { continue };
+            let mut of_rank = signature.arguments[at].layouts.iter().copied().filter(|layout| layout.len() == shape.len());
+            let Some(layout) = of_rank.find(|layout| form.is_none_or(|form| fits(layout, form))) else {
+                return Err(Unread { at, form, sizes });
+            };
+            form = form.or_else(|| signature.form(layout));
+            layouts[at] = layout;
+            sizes.add(layout, &shape, signature.free);
+        }
+        Ok(Reading { sizes, layouts })
     }
 }
 
@@ -190,7 +230,8 @@ impl<'a> Checker<'a> {
             return Err(Error::DType { op, argument, expected: kind.words(), got: view.dtype() });
         }
         if view.shape()[..] != *shape {
-            return Err(Error::Shape { op, argument, expected: Shape::of(shape), got: view.shape() });
+            let (expected, got) = (Shape::of(shape), view.shape());
+            return Err(Error::Shape { op, argument, expected, got, help: advice::exchanged(&expected, &got) });
         }
         Ok(())
     }
@@ -200,30 +241,25 @@ impl<'a> Checker<'a> {
     pub(crate) fn bind(&self, signature: &'static Signature, views: &[Option<&View<'_>>]) -> Result<Sizes> {
         #[cfg(feature = "testing")]
         crate::testing::checked();
-        let mut sizes = Sizes::default();
-        let mut layouts = [""; signature::MAX_ARGUMENTS];
+        self.bind_shapes(signature, views).map_err(|error| advice::advised(error, signature, views))
+    }
+
+    fn bind_shapes(&self, signature: &'static Signature, views: &[Option<&View<'_>>]) -> Result<Sizes> {
         let given = || signature.arguments.iter().zip(views).enumerate().filter_map(|(at, (a, v))| Some((at, a, (*v)?)));
-        let leaders = signature.leaders.iter().filter_map(|&at| Some((at, &signature.arguments[at], views[at]?)));
-        let mut form = None;
-        for (at, argument, view) in leaders.chain(given()).filter(|(_, argument, _)| argument.role != Role::State) {
-            let possible = || argument.layouts.iter().copied().filter(|layout| form.is_none_or(|form| fits(layout, form)));
-            let shape = view.shape();
-            let mut of_rank = argument.layouts.iter().copied().filter(|layout| layout.len() == shape.len());
-            let Some(layout) = of_rank.find(|layout| form.is_none_or(|form| fits(layout, form))) else {
-                return Err(self.wrong_rank(argument.field, signature, possible(), &sizes, view));
-            };
-            form = form.or_else(|| signature.form(layout));
-            layouts[at] = layout;
-            sizes.add(layout, &shape, signature.free);
-        }
+        let reading = Reading::of(signature, |at| views[at].map(|view| view.shape())).map_err(|unread| {
+            let Unread { at, form, sizes } = unread;
+            let argument = &signature.arguments[at];
+            let possible = argument.layouts.iter().copied().filter(|layout| form.is_none_or(|form| fits(layout, form)));
+            self.wrong_rank(argument.field, signature, possible, &sizes, views[at].map_or(Shape::of(&[]), |view| view.shape()))
+        })?;
         for (at, argument, view) in given().filter(|(_, argument, _)| argument.role != Role::State) {
             let kind = match argument.role {
                 Role::Index => Kind::Index,
                 _ => Kind::float(may_be_complex(signature, argument, view, views)),
             };
-            self.check(argument.field, view, kind, &sizes.shape(layouts[at], view))?;
+            self.check(argument.field, view, kind, &reading.sizes.shape(reading.layouts[at], &view.shape()))?;
         }
-        Ok(sizes)
+        Ok(reading.sizes)
     }
 
     /// A rank that no layout has: an error with sizes, if they are known and there is one layout only.
@@ -233,12 +269,12 @@ impl<'a> Checker<'a> {
         signature: &Signature,
         mut layouts: impl Iterator<Item = &'static str> + Clone,
         sizes: &Sizes,
-        view: &View<'_>,
+        got: Shape,
     ) -> Error {
-        let (op, got, all) = (self.op, view.shape(), layouts.clone());
+        let (op, all) = (self.op, layouts.clone());
         match (layouts.next().and_then(|layout| sizes.known_shape(layout)), layouts.next()) {
-            (Some(expected), None) => Error::Shape { op, argument, expected, got },
-            _ => Error::Rank { op, argument, expected: signature.shapes(all), got },
+            (Some(expected), None) => Error::Shape { op, argument, expected, got, help: String::new() },
+            _ => Error::Rank { op, argument, expected: signature.shapes(all), got, help: String::new() },
         }
     }
 

@@ -8,6 +8,7 @@
 //! 16, may multiply to 2^52 at most, which is more than any machine has memory for, and a channel of a selective scan may have 2^20 states.
 //! Other calls are an [`Error::Value`](crate::Error::Value).
 
+mod advice;
 pub(crate) mod builder;
 pub mod call;
 pub mod causal_conv1d;

@@ -39,11 +39,17 @@ pub fn combine(
     let fewer = decays.rank() <= rank && decays.shape()[..] == shape[..decays.rank()];
     if rank == 0 || decays.rank() == 0 || !fewer {
         let expected = "the first axes of `states`, ranks among them".into();
-        return Err(Error::Rank { op: OP, argument: "decays", expected, got: decays.shape() });
+        return Err(Error::Rank { op: OP, argument: "decays", expected, got: decays.shape(), help: String::new() });
     }
     for (argument, got) in [("initial_state", initial_state.map(|view| view.shape())), ("out", Some(out.shape()))] {
         if let Some(got) = got.filter(|got| got[..] != shape[1..]) {
-            return Err(Error::Shape { op: OP, argument, expected: crate::tensor::Shape::of(&shape[1..]), got });
+            return Err(Error::Shape {
+                op: OP,
+                argument,
+                expected: crate::tensor::Shape::of(&shape[1..]),
+                got,
+                help: String::new(),
+            });
         }
     }
     let decays = (decays.rank()..rank).fold(decays, |view, axis| view.expand(axis, shape[axis]));

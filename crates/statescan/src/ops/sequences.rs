@@ -144,7 +144,13 @@ impl Segments {
             return Err(Error::Value { op, argument, expected: "used with a batch of 1", got: batch as f64 });
         }
         if bounds.rank() != 1 || bounds.is_empty() {
-            return Err(Error::Rank { op, argument, expected: "shape (sequences + 1,)".into(), got: bounds.shape() });
+            return Err(Error::Rank {
+                op,
+                argument,
+                expected: "shape (sequences + 1,)".into(),
+                got: bounds.shape(),
+                help: String::new(),
+            });
         }
         check_index_type(op, argument, bounds)?;
         if bounds.device() != Device::Cpu {
@@ -281,7 +287,7 @@ fn check_index(op: &'static str, index: &View<'_>, batch: usize, seqlen: usize) 
     let expected = Shape::of(&[batch, seqlen]);
     match index.shape() == expected {
         true => Ok(()),
-        false => Err(Error::Shape { op, argument, expected, got: index.shape() }),
+        false => Err(Error::Shape { op, argument, expected, got: index.shape(), help: String::new() }),
     }
 }
 

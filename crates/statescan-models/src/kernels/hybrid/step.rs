@@ -70,7 +70,13 @@ pub fn attention_step(
     let (single, headdim) = (Kind::Exact(DType::F32), args.headdim);
     let pairs = Heads { headdim, angles: args.angles, first: 0 }.pairs(OP)?;
     let [room, columns] = keys.shape()[..] else {
-        return Err(Error::Rank { op: OP, argument: "keys", expected: "(room, columns)".into(), got: keys.shape() });
+        return Err(Error::Rank {
+            op: OP,
+            argument: "keys",
+            expected: "(room, columns)".into(),
+            got: keys.shape(),
+            help: String::new(),
+        });
     };
     let wide = y.shape().iter().product();
     if !(1..=MOST).contains(&headdim) {

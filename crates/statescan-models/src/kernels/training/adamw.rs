@@ -235,14 +235,14 @@ impl Moved<'_> {
                 return Err(Error::DType { op: OP, argument, expected: "f32", got: view.dtype() });
             }
             if view.shape() != shape {
-                return Err(Error::Shape { op: OP, argument, expected: shape, got: view.shape() });
+                return Err(Error::Shape { op: OP, argument, expected: shape, got: view.shape(), help: String::new() });
             }
         }
         let used = self.used.as_ref().map(|(used, form)| (used.as_view(), *form));
         if let Some((used, _)) = &used {
             dense("used", used)?;
             if used.len() != shape.iter().product::<usize>() {
-                return Err(Error::Shape { op: OP, argument: "used", expected: shape, got: used.shape() });
+                return Err(Error::Shape { op: OP, argument: "used", expected: shape, got: used.shape(), help: String::new() });
             }
         }
         let address = |view: &View<'_>| view.as_ptr() as u64;

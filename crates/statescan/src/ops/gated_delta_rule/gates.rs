@@ -50,7 +50,13 @@ impl Gates {
             && (bias.rank() == 2) != by_channel
         {
             let expected = if by_channel { "shape (value_heads, key_width), as `g`" } else { "shape (value_heads,), as `g`" };
-            return Err(Error::Rank { op, argument: "dt_bias", expected: expected.into(), got: bias.shape() });
+            return Err(Error::Rank {
+                op,
+                argument: "dt_bias",
+                expected: expected.into(),
+                got: bias.shape(),
+                help: String::new(),
+            });
         }
         let value = |argument, expected, got| Err(Error::Value { op, argument, expected, got });
         if args.lower_bound > 0.0 || !args.lower_bound.is_finite() {

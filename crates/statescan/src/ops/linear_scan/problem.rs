@@ -34,7 +34,13 @@ impl<'a> Problem<'a> {
     pub(super) fn new(args: &Args<'a>, device: Device, _states: States) -> Result<Self> {
         let (checker, views, shape) = (Checker::new(OP, device), args.views(), args.b.shape());
         if args.a.rank() != args.b.rank() {
-            return Err(Error::Rank { op: OP, argument: "a", expected: "the shape of b".into(), got: args.a.shape() });
+            return Err(Error::Rank {
+                op: OP,
+                argument: "a",
+                expected: "the shape of b".into(),
+                got: args.a.shape(),
+                help: String::new(),
+            });
         }
         checker.bind(&SIGNATURE, &views)?;
         let (&seqlen, leading) = shape.split_last().expect("a layout with time");

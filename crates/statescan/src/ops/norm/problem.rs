@@ -42,7 +42,13 @@ impl<'a> Problem<'a> {
     pub(super) fn new(args: &Args<'a>, device: Device, _states: States) -> Result<Self> {
         for (argument, view) in [("z", &args.z), ("residual", &args.residual)] {
             if let Some(view) = view.filter(|view| view.rank() != args.x.rank()) {
-                return Err(Error::Rank { op: OP, argument, expected: "the shape of x".into(), got: view.shape() });
+                return Err(Error::Rank {
+                    op: OP,
+                    argument,
+                    expected: "the shape of x".into(),
+                    got: view.shape(),
+                    help: String::new(),
+                });
             }
         }
         let dim = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?.get('D');

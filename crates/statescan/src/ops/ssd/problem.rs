@@ -56,7 +56,6 @@ impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
     pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
         let (checker, views) = (Checker::new(OP, device), args.views());
-        check_order(args)?;
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, seqlen, nheads, headdim, dstate] = ['B', 'L', 'H', 'P', 'N'].map(|letter| sizes.get(letter));
         // maps without a group axis have one group
@@ -65,7 +64,7 @@ impl<'a> Problem<'a> {
         check_groups(OP, "b", ngroups, nheads)?;
         if groups(&args.c) != ngroups {
             let expected = Shape::of(&[batch, seqlen, ngroups, dstate]);
-            return Err(Error::Shape { op: OP, argument: "c", expected, got: args.c.shape() });
+            return Err(Error::Shape { op: OP, argument: "c", expected, got: args.c.shape(), help: String::new() });
         }
         check_interval(OP, "dt_limit", args.dt_limit)?;
         if args.chunk_size == 0 {
@@ -213,14 +212,4 @@ impl TwoPhase for Problem<'_> {
     fn backward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         cuda::backward_rest(queue, self, ends, &Sources::new(self, given), &GradientTargets::new(self, grads))
     }
-}
-
-/// Says what to do with tensors whose heads come before time, where weights and maps tell.
-fn check_order(args: &Args<'_>) -> Result<()> {
-    let (&[_, heads, steps, _], &[nheads]) = (&*args.x.shape(), &*args.a.shape()) else { return Ok(()) };
-    if heads == steps || heads != nheads || args.b.shape().get(1) != Some(&steps) {
-        return Ok(());
-    }
-    let expected = "has heads before time: exchange axes 1 and 2 of `x`, `dt`, `dt_a` and `z`, and the last two axes of states";
-    Err(Error::Presence { op: OP, argument: "x", expected })
 }

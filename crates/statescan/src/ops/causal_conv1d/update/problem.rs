@@ -47,7 +47,7 @@ impl Sizes {
         check_width(OP, width)?;
         let [states, _, state_len] = state[..] else {
             let expected = SIGNATURE.shapes(STATE.layouts.iter().copied());
-            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state });
+            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state, help: String::new() });
         };
         if state_len < width - 1 {
             let expected = "of at least width - 1 inputs";

@@ -45,7 +45,7 @@ impl Sizes {
     pub(super) fn new(args: &Args<'_>, device: Device, shape: Shape) -> Result<Self> {
         if shape.len() != 4 {
             let expected = SIGNATURE.shapes(STATE.layouts.to_vec());
-            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: shape });
+            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: shape, help: String::new() });
         }
         let sizes = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?;
         let [batch, heads, all] = ['B', 'H', 'J'].map(|letter| sizes.get(letter));

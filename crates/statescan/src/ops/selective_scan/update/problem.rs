@@ -55,7 +55,13 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Checks the arguments beside a state of a shape.
     pub(super) fn new(args: &Args<'_>, device: Device, shape: Shape) -> Result<Self> {
-        let rank = |argument, layouts, got| Error::Rank { op: OP, argument, expected: SIGNATURE.shapes(layouts), got };
+        let rank = |argument, layouts, got| Error::Rank {
+            op: OP,
+            argument,
+            expected: SIGNATURE.shapes(layouts),
+            got,
+            help: String::new(),
+        };
         let Some(form) = STATE.layouts.iter().position(|layout| layout.len() == shape.len()) else {
             return Err(rank(STATE.field, STATE.layouts.to_vec(), shape));
         };

@@ -43,7 +43,7 @@ impl<'a> Problem<'a> {
         let [batch, dim, dstate] = ['B', 'H', 'P'].map(|letter| sizes.get(letter));
         if state.len() != 2 {
             let expected = SIGNATURE.shapes(STATE.layouts.iter().copied());
-            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state });
+            return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: state, help: String::new() });
         }
         limit_sizes(OP, SIGNATURE.limit.names, [batch.max(state[0]), dim, dstate])?;
         let batched = |view: View<'a>| if view.rank() == 1 { view.expand(0, batch) } else { view };
