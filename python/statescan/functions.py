@@ -170,6 +170,13 @@ def selective_scan(
     Returns:
         y, of x's shape and type, and the state after the last step, of the initial state's shape and of float32, or
         complex64 where A is complex (float64 or complex128 where x is float64).
+
+    Examples:
+        >>> x, dt = torch.randn(2, 8, 20), torch.rand(2, 8, 20)
+        >>> B, C = torch.randn(2, 2, 4, 20)
+        >>> y, state = selective_scan(x, dt, -torch.rand(8, 4), B, C, dt_softplus=True)
+        >>> y.shape, state.shape
+        (torch.Size([2, 8, 20]), torch.Size([2, 8, 4]))
     """
     if renamed:
         _answer(SELECTIVE_SCAN, renamed)
@@ -221,6 +228,13 @@ def ssd(
     Returns:
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
         `selective_state_update` goes on from it.
+
+    Examples:
+        >>> x, dt = torch.randn(2, 20, 4, 16), torch.rand(2, 20, 4)
+        >>> B, C = torch.randn(2, 2, 20, 8)
+        >>> y, state = ssd(x, dt, -torch.rand(4), B, C)
+        >>> y.shape, state.shape
+        (torch.Size([2, 20, 4, 16]), torch.Size([2, 4, 16, 8]))
     """
     if renamed:
         _answer(SSD, renamed)
@@ -283,6 +297,12 @@ def simplified_scan(
     Returns:
         y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, shaped as the initial state, complex.
         Both are complex128 where u is float64 or complex128. Otherwise the state is complex64, and so is y.
+
+    Examples:
+        >>> A, B, C = -torch.rand(4) + 1j, torch.randn(4, 3), torch.randn(3, 4)
+        >>> y = simplified_scan(torch.randn(2, 3, 20), torch.rand(4), A, B, C)
+        >>> y.shape, y.dtype
+        (torch.Size([2, 3, 20]), torch.complex64)
     """
     if renamed:
         _answer(SIMPLIFIED_SCAN, renamed)
@@ -343,6 +363,12 @@ def s5_inner(
     Returns:
         y, (batch, dim, seqlen), of u's type if that is real, else float32 (float64 where u is complex128). With
         `return_last_state` also the last state, as in `simplified_scan`.
+
+    Examples:
+        >>> A, B, C = -torch.rand(4) + 1j, torch.randn(4, 3), torch.randn(3, 4)
+        >>> y = s5_inner(torch.randn(2, 3, 20), torch.rand(4), A, B, C, torch.ones(3))
+        >>> y.shape, y.dtype
+        (torch.Size([2, 3, 20]), torch.float32)
     """
     if renamed:
         _answer(S5_INNER, renamed)
@@ -371,6 +397,11 @@ def linear_scan(
     Returns:
         h, shaped as b and of the type that a and b promote to, and the state after the last step, (..), of float32 or
         complex64, float64 or complex128 where h is.
+
+    Examples:
+        >>> h, state = linear_scan(torch.full((4,), 0.5), torch.ones(4))
+        >>> h
+        tensor([1.0000, 1.5000, 1.7500, 1.8750])
     """
     if renamed:
         _answer(LINEAR_SCAN, renamed)
@@ -428,6 +459,11 @@ def causal_conv1d(
 
     Returns:
         y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states, of x's type.
+
+    Examples:
+        >>> y = causal_conv1d(torch.randn(2, 8, 20), torch.randn(8, 4), activation="silu")
+        >>> y.shape
+        torch.Size([2, 8, 20])
     """
     if renamed:
         _answer(CAUSAL_CONV1D, renamed)
@@ -480,6 +516,10 @@ def norm(
 
     Returns:
         y, of x's shape and type; with a residual also the sum, of the residual's type.
+
+    Examples:
+        >>> norm(torch.tensor([3.0, 4.0]), eps=0.0)
+        tensor([0.8485, 1.1314])
     """
     if renamed:
         _answer(NORM, renamed)
@@ -530,6 +570,13 @@ def gated_delta_rule(
     Returns:
         y, of v's shape and type, and the final state, shaped as the initial state, float32 (float64 where v is).
         `gated_delta_rule_update` goes on from it.
+
+    Examples:
+        >>> q, k, v = torch.randn(3, 2, 20, 4, 8)
+        >>> g, beta = -torch.rand(2, 20, 4), torch.rand(2, 20, 4)
+        >>> y, state = gated_delta_rule(q, k, v, g, beta, qk_l2norm=True)
+        >>> y.shape, state.shape
+        (torch.Size([2, 20, 4, 8]), torch.Size([2, 4, 8, 8]))
     """
     if renamed:
         _answer(GATED_DELTA_RULE, renamed)
@@ -590,6 +637,13 @@ def gated_delta_rule_update(
 
     Returns:
         y, of v's shape and type. For JAX arrays, which do not change: y and the new state, a copy.
+
+    Examples:
+        >>> q, k, v = torch.randn(3, 2, 4, 8)
+        >>> state = torch.zeros(2, 4, 8, 8)
+        >>> y = gated_delta_rule_update(state, q, k, v, -torch.rand(2, 4), torch.rand(2, 4))
+        >>> y.shape
+        torch.Size([2, 4, 8])
     """
     if renamed:
         _answer(GATED_DELTA_RULE_UPDATE, renamed)
@@ -649,6 +703,12 @@ def selective_state_update(
 
     Returns:
         y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
+
+    Examples:
+        >>> state, x, dt = torch.zeros(2, 8, 4), torch.randn(2, 8), torch.rand(2, 8)
+        >>> y = selective_state_update(state, x, dt, -torch.rand(8, 4), torch.randn(2, 4), torch.randn(2, 4))
+        >>> y.shape, bool(state.any())
+        (torch.Size([2, 8]), True)
     """
     if renamed:
         _answer(SELECTIVE_STATE_UPDATE, renamed)
@@ -698,6 +758,12 @@ def simplified_state_update(
     Returns:
         y, (batch, dim), of the type that the scan's y has, complex, or with D real. For JAX arrays, which do not change, y and
         the new state, a copy.
+
+    Examples:
+        >>> A, B, C = -torch.rand(4) + 1j, torch.randn(4, 3), torch.randn(3, 4)
+        >>> state = torch.zeros(2, 4, dtype=torch.complex64)
+        >>> simplified_state_update(state, torch.randn(2, 3), torch.rand(4), A, B, C, torch.ones(3)).shape
+        torch.Size([2, 3])
     """
     if renamed:
         _answer(SIMPLIFIED_STATE_UPDATE, renamed)
@@ -741,6 +807,11 @@ def causal_conv1d_update(
 
     Returns:
         y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
+
+    Examples:
+        >>> conv_state = torch.zeros(2, 8, 3)
+        >>> causal_conv1d_update(torch.randn(2, 8), conv_state, torch.randn(8, 4)).shape
+        torch.Size([2, 8])
     """
     if renamed:
         _answer(CAUSAL_CONV1D_UPDATE, renamed)

@@ -27,14 +27,14 @@ def _other(op: Operation, first, tensors):
     return found
 
 
-def call(op: Operation, tensors: Any, options: Any) -> Any:
+def call(op: Any, tensors: Any, options: Any) -> Any:
     """Runs an operation."""
     if other := _other(op, tensors[0], tensors):
         return other.call(op, tensors, options)
     return _arrays.forward(op, _NEW, tensors, options, (-1, get_num_threads(), None, False))
 
 
-def step(op: Operation, state: Any, tensors: Any, options: Any) -> Any:
+def step(op: Any, state: Any, tensors: Any, options: Any) -> Any:
     """Runs a step."""
     if other := _other(op, state, tensors):
         return other.step(op, state, tensors, options)

@@ -323,7 +323,7 @@ def recorded(function: Any, forward: Any, tensors: Any, options: Any) -> Any:
     return function.apply(*tensors, *options)
 
 
-def call(op: Operation, tensors: Any, options: Any, context: Any = None) -> Any:
+def call(op: Any, tensors: Any, options: Any, context: Any = None) -> Any:
     """Runs an operation, over the ranks of a context if there is one, and records it if a gradient may be asked for."""
     forward = (_FORWARD if context is None else context.forward)[op.name]
     if _requires_grad(tensors):
@@ -332,7 +332,7 @@ def call(op: Operation, tensors: Any, options: Any, context: Any = None) -> Any:
     return tuple(forward(False, tensors + options))
 
 
-def step(op: Operation, state: Any, tensors: Any, options: Any) -> Any:
+def step(op: Any, state: Any, tensors: Any, options: Any) -> Any:
     """Runs a step."""
     arguments = tensors + options
     run = _STEP[op.name]

@@ -3,7 +3,7 @@
 import torch
 
 from cases import Random
-from statescan.compat._references import loops as reference
+from statescan.compat.references import loops as reference
 
 
 def agree(function, expected, tensors, **options):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import statescan
-from statescan.compat._references import loops as reference
+from statescan.compat.references import loops as reference
 
 
 @dataclass

@@ -7,7 +7,7 @@ from torch.nn.functional import layer_norm, rms_norm, silu
 from agreement import agree, chunk_scan
 from cases import Random
 from statescan.compat import mamba_ssm
-from statescan.compat._references import loops as reference
+from statescan.compat.references import loops as reference
 
 NORMS = ("b_rms_weight", "c_rms_weight", "dt_rms_weight")
 

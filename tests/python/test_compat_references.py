@@ -6,8 +6,7 @@ import torch
 import test_compat_layers as layers
 from agreement import agree
 from cases import Random
-from statescan.compat import _references as references
-from statescan.compat import causal_conv1d, layer_norm, lrnnx, mamba_ssm, norms
+from statescan.compat import causal_conv1d, layer_norm, lrnnx, mamba_ssm, norms, references
 
 r = Random(21)
 STREAM, STEP, GATE = r.real(2, 6, 9), r.step(2, 6, 9), r.real(2, 6, 9)

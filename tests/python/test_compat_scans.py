@@ -8,7 +8,7 @@ import torch
 from agreement import agree, chunk_scan
 from cases import Random
 from statescan.compat import causal_conv1d, lrnnx, mamba_ssm
-from statescan.compat._references import loops as reference
+from statescan.compat.references import loops as reference
 
 
 def pairs(tensor):

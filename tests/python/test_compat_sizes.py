@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from statescan.compat import _references as references
-from statescan.compat import layer_norm, lrnnx, mamba_ssm, norms
+from statescan.compat import layer_norm, lrnnx, mamba_ssm, norms, references
 from statescan.nn import Mamba2
 
 

@@ -139,11 +139,93 @@ def test_a_tensor_without_memory():
         statescan.selective_scan(torch.ones(2, 6, 20), x, x[0, :, :5], x[:, :5], x[:, :5])
 
 
+# what is wrong with a call, and what follows its first words
+SHAPES = [
+    # time before channels everywhere; the first argument that differs is not to blame
+    (
+        lambda z: statescan.selective_scan(z(2, 10, 8), z(2, 10, 8), z(8, 4), z(2, 10, 4), z(2, 10, 4), z=z(2, 10, 8)),
+        "selective_scan: `A` must have shape (10, 4), got (8, 4): it is (dim, dstate) with dim 10 from `x`; the call fits "
+        "with axes 1 and 2 of `x`, `dt`, `B`, `C` and `z` exchanged",
+    ),
+    (
+        lambda z: statescan.selective_scan(z(2, 8, 10), z(2, 8, 10), z(8, 4), z(2, 4, 10), z(2, 10, 4)),
+        "selective_scan: `C` must have shape (2, 4, 10), got (2, 10, 4): it is (batch, dstate, seqlen) with dstate 4 from `A` "
+        "and seqlen 10 from `x`; the call fits with axes 1 and 2 of `C` exchanged",
+    ),
+    (
+        lambda z: statescan.selective_scan(z(2, 8, 10), z(2, 8, 10), z(4, 8), z(2, 4, 10), z(2, 4, 10)),
+        "selective_scan: `A` must have shape (8, 8), got (4, 8): it is (dim, dstate) with dim 8 from `x`; the call fits with "
+        "axes 0 and 1 of `A` exchanged",
+    ),
+    # nothing that is exchanged helps
+    (
+        lambda z: statescan.selective_scan(z(2, 8, 10), z(2, 8, 10), z(8, 4), z(2, 5, 10), z(2, 5, 10)),
+        "selective_scan: `B` must have shape (2, 4, 10), got (2, 5, 10): it is (batch, dstate, seqlen) with dstate 4 from `A`",
+    ),
+    # a state, whose shape depends on how sequences are packed
+    (
+        lambda z: statescan.selective_scan(z(2, 8, 10), z(2, 8, 10), z(8, 4), z(2, 4, 10), z(2, 4, 10), None, z(2, 4, 8)),
+        "selective_scan: `initial_state` must have shape (2, 8, 4), got (2, 4, 8): it fits with its axes 1 and 2 exchanged",
+    ),
+    # heads before time, as nkilib has them
+    (
+        lambda z: statescan.ssd(z(2, 4, 20, 3), z(2, 4, 20), z(4), z(2, 20, 5), z(2, 20, 5)),
+        "ssd: `A` must have shape (20,), got (4,): it is (nheads,) with nheads 20 from `x`; the call fits with axes 1 and 2 "
+        "of `x` and `dt` exchanged",
+    ),
+    # the weight of a module
+    (
+        lambda z: statescan.causal_conv1d(z(2, 8, 20), z(8, 1, 4)),
+        "causal_conv1d: `weight` must have shape (dim, width), got shape (8, 1, 4): it fits without its axis 1: squeeze(1)",
+    ),
+    (
+        lambda z: statescan.causal_conv1d_update(z(2, 8), z(2, 8, 4), z(8, 1, 4)),
+        "causal_conv1d_update: `weight` must have shape (dim, width), got shape (8, 1, 4): it fits without its axis 1: "
+        "squeeze(1)",
+    ),
+    (
+        lambda z: statescan.causal_conv1d(z(2, 20, 8), z(8, 4)),
+        "causal_conv1d: `weight` must have shape (20, 4), got (8, 4): it is (dim, width) with dim 20 from `x`; the call fits "
+        "with axes 1 and 2 of `x` exchanged",
+    ),
+]
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("call, words", SHAPES, ids=[words.split()[1] + str(at) for at, (_, words) in enumerate(SHAPES)])
+def test_shapes_in_words(call, words, framework):
+    """Every framework says which axes an argument has, where its sizes come from, and what would make the call fit."""
+    library = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
+    with pytest.raises(ValueError) as caught:
+        call(lambda *shape: library.ones(shape))
+    assert str(caught.value) == words
+
+
+RENAMED = [
+    ("selective_scan", "delta_softplus", "selective_scan: `delta_softplus` is called `dt_softplus` here"),
+    ("selective_scan", "delta_bias", "selective_scan: `delta_bias` is called `dt_bias` here"),
+    ("ssd", "initial_states", "ssd: `initial_states` is called `initial_state` here"),
+    ("ssd", "return_final_states", "ssd: there is no `return_final_states`: the state after the last step always comes behind y"),
+    ("causal_conv1d", "return_last_state", "causal_conv1d: `return_last_state` is called `return_final_states` here"),
+    ("norm", "gate", "norm: `gate` is called `z` here"),
+    ("selective_state_update", "delta_bias", "selective_state_update: `delta_bias` is called `dt_bias` here"),
+    ("gated_delta_rule", "use_qk_l2norm_in_kernel", "gated_delta_rule: `use_qk_l2norm_in_kernel` is called `qk_l2norm` here"),
+    ("linear_scan", "axis", "linear_scan() got an unexpected keyword argument 'axis'"),
+]
+
+
+@pytest.mark.parametrize("name, keyword, words", RENAMED)
+def test_keywords_of_others(name, keyword, words):
+    function = getattr(statescan, name)
+    operation = statescan._operations.BY_NAME[name]
+    count = sum(argument.required for argument in operation.arguments) + (operation.state is not None)
+    with pytest.raises(TypeError) as caught:
+        function(*[X] * count, **{keyword: True})
+    assert str(caught.value) == words
+
+
 def test_heads_before_time_in_words():
-    """Who calls SSD as `nkilib` has it is told what to do."""
     maps = zeros(2, 20, 5)
-    with pytest.raises(ValueError, match="ssd: `x` has heads before time: exchange axes 1 and 2 of `x`, `dt`, `dt_a` and `z`"):
-        statescan.ssd(zeros(2, 4, 20, 3), zeros(2, 4, 20), zeros(4), maps, maps)
     x, dt = zeros(2, 20, 4, 3), zeros(2, 20, 4)
     with pytest.raises(ValueError, match=r"ssd: `dt` must have shape \(2, 20, 4\), got \(2, 19, 4\)"):
         statescan.ssd(x, dt[:, 1:], zeros(4), maps, maps)

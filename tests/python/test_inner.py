@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import conv1d, linear, rms_norm, silu
 
 from statescan.compat import inner
-from statescan.compat._references import loops as reference
 from statescan.compat.mamba_ssm import mamba_inner_fn
+from statescan.compat.references import loops as reference
 
 BATCH, SEQLEN, DIM, RANK, STATES, WIDTH = 2, 13, 6, 3, 4, 5
 EPS = 1e-3

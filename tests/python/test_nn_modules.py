@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
 
 from statescan import nn
 from statescan.compat import mamba_ssm
-from statescan.compat._references import loops as reference
+from statescan.compat.references import loops as reference
 from statescan.nn import mamba, mamba2
 
 BATCH, SEQLEN, WIDTH = 2, 11, 12

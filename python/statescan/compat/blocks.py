@@ -34,11 +34,11 @@ class Block(nn.Module):
         super().__init__()
         self.residual_in_fp32 = residual_in_fp32
         self.fused_add_norm = fused_add_norm
-        self.norm = norm_cls(dim)
-        self.mixer = mixer_cls(dim)
-        self.mlp = None
+        self.norm: Any = norm_cls(dim)
+        self.mixer: Any = mixer_cls(dim)
+        self.mlp: Any = None
         if mlp_cls is not nn.Identity:
-            self.norm2 = norm_cls(dim)
+            self.norm2: Any = norm_cls(dim)
             self.mlp = mlp_cls(dim)
         if fused_add_norm and not isinstance(self.norm, (nn.LayerNorm, RMSNorm)):
             kind = type(self.norm).__name__
@@ -106,9 +106,9 @@ class GatedMLP(nn.Module):
         where = {"device": device, "dtype": dtype}
         inside = int(8 * in_features / 3) if hidden_features is None else hidden_features
         inside = -(-inside // multiple_of) * multiple_of
-        self.fc1 = nn.Linear(in_features, 2 * inside, bias=bias, **where)
+        self.fc1: nn.Linear = nn.Linear(in_features, 2 * inside, bias=bias, **where)
         self.activation = activation
-        self.fc2 = nn.Linear(inside, in_features if out_features is None else out_features, bias=bias, **where)
+        self.fc2: nn.Linear = nn.Linear(inside, in_features if out_features is None else out_features, bias=bias, **where)
 
     def forward(self, x: Tensor) -> Tensor:
         y, gate = self.fc1(x).chunk(2, dim=-1)

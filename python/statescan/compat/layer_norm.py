@@ -131,7 +131,7 @@ class RMSNorm(torch.nn.Module):
         super().__init__()
         self.eps = eps
         self.dropout_p = dropout_p
-        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.weight: torch.nn.Parameter = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None)
         self.reset_parameters()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import functions
 from .._types import Context, Discretization
 from ..functions import s5_inner_fn, simplified_scan_fn
-from . import _references
+from . import references
 from ._shared import check_shape, scan
 
 __all__ = [
@@ -73,7 +73,7 @@ def selective_scan_ref(
 ) -> Any:
     """`selective_scan_fn` as a loop in float64."""
     options = {"deltaA": deltaA, "rule": discretization}
-    return _references.selective_scan_ref(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, **options)
+    return references.selective_scan_ref(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, **options)
 
 
 def selective_state_update(

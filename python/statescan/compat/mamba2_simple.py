@@ -72,10 +72,10 @@ class Mamba2Simple(Mamba2):
         )
         self.activation = activation
         self.learnable_init_states = learnable_init_states
-        self.norm = RMSNorm(self.d_inner, norm_before_gate=False, device=device, dtype=dtype)
+        self.norm: RMSNorm = RMSNorm(self.d_inner, norm_before_gate=False, device=device, dtype=dtype)
         if learnable_init_states:
             shape = (self.nheads, headdim, d_state)
-            self.init_states = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
+            self.init_states: nn.Parameter = nn.Parameter(torch.zeros(shape, device=device, dtype=dtype))
             without_weight_decay(self.init_states)
 
     def forward(

@@ -122,14 +122,14 @@ class MixerModel(nn.Module):
         where = {"device": device, "dtype": dtype}
         self.residual_in_fp32 = residual_in_fp32
         self.fused_add_norm = fused_add_norm
-        self.embedding = nn.Embedding(vocab_size, d_model, **where)
+        self.embedding: nn.Embedding = nn.Embedding(vocab_size, d_model, **where)
         settings = {"norm_epsilon": norm_epsilon, "rms_norm": rms_norm, "fused_add_norm": fused_add_norm, **where}
         settings["residual_in_fp32"] = residual_in_fp32
-        self.layers = nn.ModuleList(
+        self.layers: nn.ModuleList = nn.ModuleList(
             create_block(d_model, d_intermediate, ssm_cfg, attn_layer_idx, attn_cfg, layer_idx=number, **settings)
             for number in range(n_layer)
         )
-        self.norm_f = (RMSNorm if rms_norm else nn.LayerNorm)(d_model, eps=norm_epsilon, **where)
+        self.norm_f: Any = (RMSNorm if rms_norm else nn.LayerNorm)(d_model, eps=norm_epsilon, **where)
         residuals = 1 if d_intermediate == 0 else 2
         self.apply(partial(_draw, n_layer=n_layer, n_residuals_per_layer=residuals, **(initializer_cfg or {})))
 
@@ -167,8 +167,8 @@ class MambaLMHeadModel(nn.Module, GenerationMixin):
         settings = asdict(config)
         multiple, tied = settings.pop("pad_vocab_size_multiple"), settings.pop("tie_embeddings")
         settings["vocab_size"] = -(-config.vocab_size // multiple) * multiple
-        self.backbone = MixerModel(**settings, initializer_cfg=initializer_cfg, **where)
-        self.lm_head = nn.Linear(config.d_model, settings["vocab_size"], bias=False, **where)
+        self.backbone: MixerModel = MixerModel(**settings, initializer_cfg=initializer_cfg, **where)
+        self.lm_head: nn.Linear = nn.Linear(config.d_model, settings["vocab_size"], bias=False, **where)
         if tied:
             self.tie_weights()
 

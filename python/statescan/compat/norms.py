@@ -7,8 +7,8 @@ from torch.types import Device
 
 from .. import functions
 from .._operations import NORM
-from ._references.norms import rms_norm_gated_ref as rms_norm_ref
 from ._shared import check_groups, check_shape, has_kernel
+from .references.norms import rms_norm_gated_ref as rms_norm_ref
 
 __all__ = ["LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"]
 
@@ -83,7 +83,7 @@ class LayerNorm(torch.nn.Module):
         self.eps = eps
         self.group_size = group_size
         self.norm_before_gate = norm_before_gate
-        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.weight: torch.nn.Parameter = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None if self.is_rms_norm else torch.nn.Parameter(torch.empty_like(self.weight)))
         self.reset_parameters()
 

@@ -22,7 +22,7 @@ from torch import distributed
 
 from .. import torch as framework
 from .._gradients import differentiable
-from .._operations import OPERATIONS_OF_TIME, Operation
+from .._operations import OPERATIONS_OF_TIME
 from . import _passes
 from ._board import board_of, there
 from ._slices import gather_rows
@@ -34,14 +34,15 @@ class Context:
     """A group whose ranks share sequences; `context` makes it. It does not keep the group: `destroy_process_group` ends it."""
 
     def __init__(self, group: distributed.ProcessGroup, control: distributed.ProcessGroup) -> None:
-        self.held, self._control = weakref.ref(group), weakref.ref(control)
+        self.held: Any = weakref.ref(group)
+        self._control = weakref.ref(control)
         # it tells of the ranks' calls
-        self.board = board_of(control, gather_rows)
+        self.board: Any = board_of(control, gather_rows)
         self.rank: int = distributed.get_rank(group)
         self.ranks: int = distributed.get_world_size(group)
         both = {op.name: _of_ranks(op, group.group_name) for op in OPERATIONS_OF_TIME}
-        self.forward = {name: forward for name, (forward, _) in both.items()}
-        self.with_gradient = {op.name: differentiable(op, *both[op.name]) for op in OPERATIONS_OF_TIME}
+        self.forward: dict[str, Any] = {name: forward for name, (forward, _) in both.items()}
+        self.with_gradient: dict[str, Any] = {op.name: differentiable(op, *both[op.name]) for op in OPERATIONS_OF_TIME}
 
     @property
     def group(self) -> distributed.ProcessGroup:
@@ -56,7 +57,7 @@ class Context:
     def __repr__(self) -> str:
         return f"<context of rank {self.rank} of {self.ranks}>"
 
-    def call(self, op: Operation, served: Any, tensors: Any, options: Any) -> Any:
+    def call(self, op: Any, served: Any, tensors: Any, options: Any) -> Any:
         """Runs an operation, whose first tensor is of a framework."""
         if served is not framework:
             raise TypeError(f"{op.name}: `context` goes with PyTorch's tensors only")

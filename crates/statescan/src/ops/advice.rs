@@ -5,12 +5,12 @@ use super::signature::{Role, Signature};
 use crate::error::Error;
 use crate::tensor::{Shape, View};
 
-type Shapes = Vec<Option<Shape>>;
+type Shapes = [Option<Shape>];
 
 /// An error of shapes with what may help; any other one as it is.
 pub(super) fn advised(mut error: Error, signature: &'static Signature, views: &[Option<&View<'_>>]) -> Error {
     if let Error::Shape { argument, help, .. } | Error::Rank { argument, help, .. } = &mut error {
-        let shapes: Shapes = views.iter().map(|view| view.map(|view| view.shape())).collect();
+        let shapes: Vec<_> = views.iter().map(|view| view.map(|view| view.shape())).collect();
         if let Some(blamed) = signature.argument(argument) {
             let found = [origins(signature, blamed, &shapes), cure(signature, blamed, &shapes)];
             let found: Vec<_> = found.into_iter().flatten().collect();
@@ -86,15 +86,15 @@ fn squeezed(signature: &'static Signature, blamed: usize, shapes: &Shapes) -> Op
     let axis = (0..shape.len()).find(|&axis| {
         let mut sizes = shape.to_vec();
         let one = sizes.remove(axis) == 1;
-        let mut changed = shapes.clone();
+        let mut changed = shapes.to_vec();
         changed[blamed] = Some(Shape::of(&sizes));
         one && fits(signature, &changed)
     })?;
     Some(format!("it fits without its axis {axis}: squeeze({axis})"))
 }
 
-fn with_exchanged(shapes: &Shapes, arguments: &[usize], (first, second): (usize, usize)) -> Shapes {
-    let mut changed = shapes.clone();
+fn with_exchanged(shapes: &Shapes, arguments: &[usize], (first, second): (usize, usize)) -> Vec<Option<Shape>> {
+    let mut changed = shapes.to_vec();
     for &at in arguments {
         changed[at] = changed[at].map(|shape| swapped(&shape, first, second));
     }
@@ -118,4 +118,55 @@ fn together(signature: &'static Signature, shapes: &Shapes) -> Option<(Vec<usize
             fits(signature, &with_exchanged(shapes, &arguments, (first, second))).then_some((arguments, (first, second)))
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::{causal_conv1d, linear_scan, selective_scan};
+    use crate::{Result, View};
+
+    /// What a selective scan of zeros in these shapes is told: x, dt, A, B and C.
+    fn said(shapes: [&[usize]; 5]) -> String {
+        let zeros = [0f32; 256];
+        let [x, dt, a, b, c] = shapes.map(|shape| View::new(&zeros[..shape.iter().product()], shape).unwrap());
+        selective_scan::final_state_shape(&selective_scan::Args::new(x, dt, a, b, c))
+            .map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn sizes_have_origins_and_axes_that_are_exchanged_are_told() {
+        assert_eq!(said([&[2, 8, 5], &[2, 8, 5], &[8, 4], &[2, 4, 5], &[2, 4, 5]]), "");
+        assert_eq!(
+            said([&[2, 5, 8], &[2, 5, 8], &[8, 4], &[2, 5, 4], &[2, 5, 4]]),
+            "selective_scan: `a` must have shape (5, 4), got (8, 4): it is (dim, dstate) with dim 5 from `x`; \
+             the call fits with axes 1 and 2 of `x`, `dt`, `b` and `c` exchanged"
+        );
+        assert_eq!(
+            said([&[2, 8, 5], &[2, 8, 5], &[8, 4], &[2, 4, 5], &[2, 5, 4]]),
+            "selective_scan: `c` must have shape (2, 4, 5), got (2, 5, 4): it is (batch, dstate, seqlen) with dstate 4 from `a` \
+             and seqlen 5 from `x`; the call fits with axes 1 and 2 of `c` exchanged"
+        );
+        // nothing would help here
+        assert_eq!(
+            said([&[2, 8, 5], &[2, 8, 5], &[8, 4], &[2, 3, 5], &[2, 3, 5]]),
+            "selective_scan: `b` must have shape (2, 4, 5), got (2, 3, 5): it is (batch, dstate, seqlen) with dstate 4 from `a`"
+        );
+    }
+
+    #[test]
+    fn a_state_and_a_module_s_weight_are_told_what_they_are() -> Result<()> {
+        let zeros = [0f32; 256];
+        let of = |shape: &[usize]| View::new(&zeros[..shape.iter().product()], shape).unwrap();
+        let args = linear_scan::Args::new(of(&[2, 3, 4]), of(&[2, 3, 4])).initial_state(of(&[3, 2]));
+        let refused = linear_scan::final_state_shape(&args).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "linear_scan: `initial_state` must have shape (2, 3), got (3, 2): it fits with its axes 0 and 1 exchanged"
+        );
+        let args = causal_conv1d::Args::new(of(&[2, 8, 5]), of(&[8, 1, 4]));
+        let refused = causal_conv1d::final_states_shape(&args).unwrap_err().to_string();
+        let words = "it fits without its axis 1: squeeze(1)";
+        assert_eq!(refused, format!("causal_conv1d: `weight` must have shape (dim, width), got shape (8, 1, 4): {words}"));
+        Ok(())
+    }
 }

@@ -13,7 +13,7 @@
 //! }
 //! let (x, mut y) = ([1f32; 6], [0f32; 6]);
 //! let refused = halve(View::new(&x, &[2, 3])?, &mut ViewMut::new(&mut y, &[3, 2])?).unwrap_err();
-//! assert_eq!(refused.to_string(), "halve: `y` must have shape (2, 3), got (3, 2)");
+//! assert_eq!(refused.to_string(), "halve: `y` must have shape (2, 3), got (3, 2): it fits with its axes 0 and 1 exchanged");
 //! # Ok::<(), statescan::Error>(())
 //! ```
 

@@ -1,10 +1,14 @@
 """The norms."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.nn.functional import silu
 
 from .._shared import check_groups
-from .shared import wide
+from ._shared import wide
 
 
 def _normed(x, weight, bias, eps, is_rms_norm, group_size=None):
@@ -14,7 +18,16 @@ def _normed(x, weight, bias, eps, is_rms_norm, group_size=None):
     return y if bias is None else y + bias
 
 
-def rms_norm_gated_ref(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True, upcast=True):
+def rms_norm_gated_ref(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    z: Tensor | None = None,
+    eps: float = 1e-6,
+    group_size: int | None = None,
+    norm_before_gate: bool = True,
+    upcast: bool = True,
+) -> Tensor:
     """`mamba_ssm.ops.triton.layernorm_gated.rmsnorm_fn`; `upcast` is taken as the origin takes it, and changes nothing."""
     if group_size is not None:
         check_groups("rms_norm_ref", "group_size", group_size, x.shape[-1], "channels of x")
@@ -62,5 +75,5 @@ def _residual_norm(is_rms_norm):
     return norm
 
 
-layer_norm_ref = _residual_norm(is_rms_norm=False)
-rms_norm_ref = _residual_norm(is_rms_norm=True)
+layer_norm_ref: Callable[..., Any] = _residual_norm(is_rms_norm=False)
+rms_norm_ref: Callable[..., Any] = _residual_norm(is_rms_norm=True)

@@ -1,30 +1,32 @@
 """What layers do behind their first projection."""
 
+from torch import Tensor
 from torch.nn.functional import linear
 
+from ..._types import Activation
 from .._shared import as_complex, check_groups
+from ._shared import wide
 from .convolution import causal_conv1d_ref
 from .norms import rms_norm_gated_ref
 from .scans import head_scan, selective_scan_ref
-from .shared import wide
 
 
 def mamba_conv1d_scan_ref(
-    xBC,
-    conv1d_weight,
-    conv1d_bias,
-    dt,
-    A,
-    chunk_size,
-    D=None,
-    z=None,
-    dt_bias=None,
-    dt_softplus=False,
-    dt_limit=(0.0, float("inf")),
-    activation="silu",
-    headdim=None,
-    ngroups=1,
-):
+    xBC: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    dt: Tensor,
+    A: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    activation: Activation = "silu",
+    headdim: int | None = None,
+    ngroups: int = 1,
+) -> Tensor:
     """A convolution and Mamba-2's scan; z is (batch, seqlen, nheads * headdim), and so is the result."""
     nheads = dt.shape[2]
     if z is not None:
@@ -51,23 +53,23 @@ def _convolved_scan(xBC, weight, bias, dt, A, D, z, dt_bias, dt_softplus, dt_lim
 
 
 def mamba_split_conv1d_scan_ref(
-    zxbcdt,
-    conv1d_weight,
-    conv1d_bias,
-    dt_bias,
-    A,
-    D,
-    chunk_size,
-    dt_limit=(0.0, float("inf")),
-    activation="silu",
-    rmsnorm_weight=None,
-    rmsnorm_eps=1e-6,
-    outproj_weight=None,
-    outproj_bias=None,
-    headdim=None,
-    ngroups=1,
-    norm_before_gate=True,
-):
+    zxbcdt: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    dt_bias: Tensor,
+    A: Tensor,
+    D: Tensor,
+    chunk_size: int,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    activation: Activation = "silu",
+    rmsnorm_weight: Tensor | None = None,
+    rmsnorm_eps: float = 1e-6,
+    outproj_weight: Tensor | None = None,
+    outproj_bias: Tensor | None = None,
+    headdim: int | None = None,
+    ngroups: int = 1,
+    norm_before_gate: bool = True,
+) -> Tensor:
     """`mamba_ssm.ops.triton.ssd_combined.mamba_split_conv1d_scan_combined`, without a unit beside the scan and without
     states. The norm is over all channels, as in the origin's reference."""
     tensors = wide(zxbcdt, conv1d_weight, conv1d_bias, dt_bias, A, D, rmsnorm_weight, outproj_weight, outproj_bias)
@@ -85,22 +87,22 @@ def mamba_split_conv1d_scan_ref(
 
 
 def mamba_inner_ref(
-    xz,
-    conv1d_weight,
-    conv1d_bias,
-    x_proj_weight,
-    delta_proj_weight,
-    out_proj_weight,
-    out_proj_bias,
-    A,
-    B=None,
-    C=None,
-    D=None,
-    delta_bias=None,
-    B_proj_bias=None,
-    C_proj_bias=None,
-    delta_softplus=True,
-):
+    xz: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    x_proj_weight: Tensor,
+    delta_proj_weight: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    A: Tensor,
+    B: Tensor | None = None,
+    C: Tensor | None = None,
+    D: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    B_proj_bias: Tensor | None = None,
+    C_proj_bias: Tensor | None = None,
+    delta_softplus: bool = True,
+) -> Tensor:
     """`mamba_ssm.mamba_inner_fn` without norms."""
     of_input = wide(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, B_proj_bias, C_proj_bias)
     mixed, weight, bias, x_proj_weight, delta_proj_weight, *biases = of_input

@@ -1,15 +1,28 @@
 """One step of a scan."""
 
 import torch
+from torch import Tensor
 
+from ..._types import Discretization
 from .._shared import check_groups, check_shape
 from . import loops
-from .shared import wide
+from ._shared import wide
 
 
 def selective_state_update_ref(
-    state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, deltaA=None, discretization="mamba"
-):
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    deltaA: Tensor | None = None,
+    discretization: Discretization = "mamba",
+) -> Tensor:
     """`statescan.selective_state_update`; the state is changed in place."""
     heads = state.dim() == 4
     size = state.shape[1]
@@ -30,7 +43,18 @@ def selective_state_update_ref(
     return y.view_as(x).to(x.dtype)
 
 
-def simplified_state_update_ref(state, x, dt, A, B, C, D=None, deltaA=None, discretization="bilinear", conj_sym=True):
+def simplified_state_update_ref(
+    state: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    deltaA: Tensor | None = None,
+    discretization: Discretization = "bilinear",
+    conj_sym: bool = True,
+) -> Tensor:
     """`lrnnx.ops.triton.simplified_state_update`; the state is changed in place."""
     full = D is not None and D.dim() == 2
     if full:

@@ -1,9 +1,13 @@
 """The convolution."""
 
-import torch
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from ..._types import Activation
 from . import loops
-from .shared import wide
+from ._shared import wide
 
 
 def _convolved(name, x, weight, bias, activation, before, **options):
@@ -14,15 +18,15 @@ def _convolved(name, x, weight, bias, activation, before, **options):
 
 
 def causal_conv1d_ref(
-    x,
-    weight,
-    bias=None,
-    initial_states=None,
-    return_final_states=False,
-    final_states_out=None,
-    activation=None,
-    seq_idx=None,
-):
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    final_states_out: Tensor | None = None,
+    activation: Activation = None,
+    seq_idx: Tensor | None = None,
+) -> Any:
     """`causal_conv1d.causal_conv1d_fn`, with its arguments in another order."""
     inputs, taps, bias, before = wide(x, weight, bias, initial_states)
     y, states = _convolved("causal_conv1d_ref", inputs, taps, bias, activation, before, seq_idx=seq_idx)
@@ -32,7 +36,14 @@ def causal_conv1d_ref(
     return y.to(x.dtype), states if final_states_out is None else final_states_out.copy_(states)
 
 
-def causal_conv1d_update_ref(x, conv_state, weight, bias=None, activation=None, cache_seqlens=None):
+def causal_conv1d_update_ref(
+    x: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: Activation = None,
+    cache_seqlens: Tensor | None = None,
+) -> Tensor:
     """`causal_conv1d.causal_conv1d_update`; the state is changed in place."""
     new = x[..., None] if x.dim() == 2 else x
     inputs, taps, bias, state = wide(new, weight, bias, conv_state)
@@ -53,7 +64,7 @@ def causal_conv1d_update_ref(x, conv_state, weight, bias=None, activation=None, 
     return y[..., 0] if x.dim() == 2 else y
 
 
-def causal_conv1d_varlen_states_ref(x, cu_seqlens, state_len):
+def causal_conv1d_varlen_states_ref(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:
     """`causal_conv1d.causal_conv1d_varlen.causal_conv1d_varlen_states`."""
     bounds = cu_seqlens.tolist()
     states = x.new_zeros(len(bounds) - 1, x.shape[1], state_len)

@@ -1,11 +1,16 @@
 """The operations as plain loops over time in PyTorch, with the signatures of `statescan` and PyTorch's own gradients, of any
 order. They compute in the type of their tensors."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.nn.functional import silu, softplus
 
+from ..._types import Activation, Discretization, Limits
 
-def recurrence(discretization, delta, deltaA, A):
+
+def recurrence(discretization: Any, delta: Any, deltaA: Any, A: Any) -> Any:
     """Abar and Bbar for steps that already have the axes of A."""
     decay, own = deltaA * A, delta * A
     if discretization == "bilinear":
@@ -20,7 +25,7 @@ def recurrence(discretization, delta, deltaA, A):
     return torch.exp(decay), gains[discretization]()
 
 
-def pieces(batch, seqlen, cu_seqlens, seq_idx):
+def pieces(batch: Any, seqlen: Any, cu_seqlens: Any, seq_idx: Any) -> Any:
     """(row, start, end, state before, state after) of each sequence; a state is the number of a row of states, or None."""
     if cu_seqlens is not None:
         bounds = cu_seqlens.tolist()
@@ -33,7 +38,17 @@ def pieces(batch, seqlen, cu_seqlens, seq_idx):
     return found
 
 
-def by_pieces(scan, batch, seqlen, states, zero, *, reverse=False, cu_seqlens=None, seq_idx=None):
+def by_pieces(
+    scan: Any,
+    batch: Any,
+    seqlen: Any,
+    states: Any,
+    zero: Any,
+    *,
+    reverse: bool = False,
+    cu_seqlens: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+) -> Any:
     """Puts results of `scan(row, start, end, state)` together: y along time (the last axis), and the states. A row may be all."""
     if cu_seqlens is None and seq_idx is None:
         return scan(slice(None), 0, seqlen, zero.expand(batch, *zero.shape) if states is None else states)
@@ -50,35 +65,35 @@ def by_pieces(scan, batch, seqlen, states, zero, *, reverse=False, cu_seqlens=No
     return torch.stack([torch.cat(rows[row], -1) for row in range(batch)]), torch.stack([last[i] for i in sorted(last)])
 
 
-def steps(start, end, reverse):
+def steps(start: Any, end: Any, reverse: Any) -> Any:
     """The times of a sequence in the order of the scan."""
     return range(end - 1, start - 1, -1) if reverse else range(start, end)
 
 
-def in_time(values, reverse, empty):
+def in_time(values: Any, reverse: Any, empty: Any) -> Any:
     """Values of steps along time; `empty` where there are none."""
     return torch.stack(values[::-1] if reverse else values, -1) if values else empty
 
 
 def selective_scan(
-    x,
-    dt,
-    A,
-    B,
-    C,
-    D=None,
-    initial_state=None,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    initial_state: Tensor | None = None,
     *,
-    z=None,
-    dt_bias=None,
-    dt_softplus=False,
-    dt_limit=None,
-    deltaA=None,
-    discretization="mamba",
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-):
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: Limits = None,
+    deltaA: Tensor | None = None,
+    discretization: Discretization = "mamba",
+    reverse: bool = False,
+    cu_seqlens: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     batch, dim, seqlen = x.shape
     if dt_bias is not None:
         dt = dt + dt_bias[:, None]
@@ -115,20 +130,20 @@ def selective_scan(
 
 
 def ssd(
-    x,
-    dt,
-    A,
-    B,
-    C,
-    chunk_size=128,
-    D=None,
-    initial_state=None,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int = 128,
+    D: Tensor | None = None,
+    initial_state: Tensor | None = None,
     *,
-    z=None,
-    dt_bias=None,
-    dt_a=None,
-    **options,
-):
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    dt_a: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
     *_, nheads, headdim = x.shape
 
     def channels(v):
@@ -165,22 +180,22 @@ def ssd(
 
 
 def simplified(
-    u,
-    delta,
-    A,
-    B,
-    C,
-    D=None,
-    deltaA=None,
-    discretization="bilinear",
-    conj_sym=True,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None = None,
+    deltaA: Tensor | None = None,
+    discretization: Discretization = "bilinear",
+    conj_sym: bool = True,
     *,
-    real,
-    initial_state=None,
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-):
+    real: bool,
+    initial_state: Tensor | None = None,
+    reverse: bool = False,
+    cu_seqlens: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     batch, _, seqlen = u.shape
     A, B, C = A.flatten() + 0j, B + 0j, C + 0j
 
@@ -205,19 +220,40 @@ def simplified(
     return y, state
 
 
-def simplified_scan_fn(u, delta, A, B, C, deltaA=None, return_last_state=False, discretization="bilinear", **options):
+def simplified_scan_fn(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    deltaA: Tensor | None = None,
+    return_last_state: bool = False,
+    discretization: Discretization = "bilinear",
+    **options: Any,
+) -> Any:
     y, state = simplified(u, delta, A, B, C, None, deltaA, discretization, real=False, **options)
     return (y, state) if return_last_state else y
 
 
 def s5_inner_fn(
-    u, delta, A, B, C, D, deltaA=None, discretization="bilinear", conj_sym=True, *, return_last_state=False, **options
-):
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    deltaA: Tensor | None = None,
+    discretization: Discretization = "bilinear",
+    conj_sym: bool = True,
+    *,
+    return_last_state: bool = False,
+    **options: Any,
+) -> Any:
     y, state = simplified(u, delta, A, B, C, D, deltaA, discretization, conj_sym, real=True, **options)
     return (y, state) if return_last_state else y
 
 
-def linear_scan(a, b, initial_state=None, *, reverse=False):
+def linear_scan(a: Tensor, b: Tensor, initial_state: Tensor | None = None, *, reverse: bool = False) -> tuple[Tensor, Tensor]:
     h = torch.zeros_like(b[..., 0] * a[..., 0]) if initial_state is None else initial_state + 0 * a[..., 0]
     states = []
     for t in steps(0, b.shape[-1], reverse):
@@ -227,17 +263,17 @@ def linear_scan(a, b, initial_state=None, *, reverse=False):
 
 
 def causal_conv1d(
-    x,
-    weight,
-    bias=None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
     *,
-    activation=None,
-    initial_states=None,
-    seq_idx=None,
-    return_final_states=False,
-    reverse=False,
-    cu_seqlens=None,
-):
+    activation: Activation = None,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    return_final_states: bool = False,
+    reverse: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> Any:
     batch, dim, seqlen = x.shape
     width = weight.shape[1]
 
@@ -259,24 +295,24 @@ def causal_conv1d(
 
 
 def gated_delta_rule(
-    q,
-    k,
-    v,
-    g=None,
-    beta=None,
-    initial_state=None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    beta: Tensor | None = None,
+    initial_state: Tensor | None = None,
     *,
-    A_log=None,
-    dt_bias=None,
-    scale=None,
-    qk_l2norm=False,
-    lower_bound=None,
-    beta_sigmoid=False,
-    allow_neg_eigval=False,
-    reverse=False,
-    cu_seqlens=None,
-    seq_idx=None,
-):
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    scale: float | None = None,
+    qk_l2norm: bool = False,
+    lower_bound: float | None = None,
+    beta_sigmoid: bool = False,
+    allow_neg_eigval: bool = False,
+    reverse: bool = False,
+    cu_seqlens: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     if qk_l2norm:
         q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
     group = v.shape[2] // q.shape[2]
