@@ -4,7 +4,9 @@ Functions take PyTorch tensors and JAX arrays (with gradients), or NumPy or CuPy
 kind on the same device.
 """
 
+from ._check import check
 from ._native import __version__
+from ._ssd_update import ssd_update
 from ._threads import get_num_threads, set_num_threads
 from .functions import (
     causal_conv1d,
@@ -34,11 +36,13 @@ __all__ = [
     "linear_scan",
     "causal_conv1d",
     "norm",
+    "gated_delta_rule",
     "selective_state_update",
+    "ssd_update",
     "simplified_state_update",
     "causal_conv1d_update",
-    "gated_delta_rule",
     "gated_delta_rule_update",
+    "check",
     "get_num_threads",
     "set_num_threads",
     "__version__",

@@ -6,6 +6,7 @@ import numbers
 import torch
 
 from ..compat._shared import autocast_type
+from ._cache import only_forwards
 from ._plain import is_plain
 
 
@@ -99,6 +100,7 @@ def check_input(layer, name, x, module=None):
 
 def one_step(layer, hidden_states, in_proj):
     """(batch, 1, d_model) as (batch, d_model)."""
+    only_forwards(layer, "a step")
     if hidden_states.dim() != 3 or hidden_states.shape[1] != 1:
         shape = tuple(hidden_states.shape)
         raise ValueError(f"{_name(layer)}: a step takes `hidden_states` of shape (batch, 1, d_model), got {shape}")

@@ -9,8 +9,10 @@ from torch.nn.functional import linear
 from torch.types import Device
 
 from .. import functions
-from .._types import Cache, Context
+from .._types import Cache as Params
+from .._types import Context
 from ..compat.inner import as_one
+from ._cache import Cache, count_steps, in_directions, only_forwards, states_of
 from ._checks import (
     check_count,
     check_input,
@@ -46,7 +48,13 @@ class Mamba(nn.Module):
         dt_min, dt_max, dt_init, dt_scale, dt_init_floor: step sizes before training; dt_init is "random" or "constant".
         conv_bias, bias: whether the convolution, and the projections in and out, have a bias.
         use_fast_path: whether one function may take the weights of all modules, where these are plain; the result is the same.
-        layer_idx: where its states are in a cache.
+        layer_idx: where its states are in the `inference_params` of a model.
+        reverse: whether time goes from the last step to the first, for layers that need not decode.
+        bidirectional: whether the result is the sum of both directions, of the same parameters.
+
+    Examples:
+        >>> Mamba(16, d_state=4, bidirectional=True)(torch.randn(2, 20, 16)).shape
+        torch.Size([2, 20, 16])
     """
 
     def __init__(
@@ -67,6 +75,9 @@ class Mamba(nn.Module):
         layer_idx: int | None = None,
         device: Device = None,
         dtype: torch.dtype | None = None,
+        *,
+        reverse: bool = False,
+        bidirectional: bool = False,
     ) -> None:
         super().__init__()
         if dt_init not in ("random", "constant"):
@@ -84,20 +95,23 @@ class Mamba(nn.Module):
         self.d_state = d_state
         self.d_conv = d_conv
         self.expand = expand
-        self.d_inner = dim = int(expand * d_model)
+        self.d_inner: int = int(expand * d_model)
+        dim = self.d_inner
         self.dt_rank = rank
         self.use_fast_path = use_fast_path
+        self.reverse = reverse
+        self.bidirectional = bidirectional
         self.layer_idx = layer_idx
         self._steps = (dt_min, dt_max, dt_init_floor)
         self._projection = (dt_init, dt_scale)
 
-        self.in_proj = nn.Linear(d_model, 2 * dim, bias=bias, **where)
-        self.conv1d = nn.Conv1d(dim, dim, d_conv, groups=dim, padding=d_conv - 1, bias=conv_bias, **where)
-        self.x_proj = nn.Linear(dim, rank + 2 * d_state, bias=False, **where)
-        self.dt_proj = nn.Linear(rank, dim, bias=True, **where)
-        self.A_log = nn.Parameter(torch.empty(dim, d_state, device=device, dtype=torch.float32))
+        self.in_proj: nn.Linear = nn.Linear(d_model, 2 * dim, bias=bias, **where)
+        self.conv1d: nn.Conv1d = nn.Conv1d(dim, dim, d_conv, groups=dim, padding=d_conv - 1, bias=conv_bias, **where)
+        self.x_proj: nn.Linear = nn.Linear(dim, rank + 2 * d_state, bias=False, **where)
+        self.dt_proj: nn.Linear = nn.Linear(rank, dim, bias=True, **where)
+        self.A_log: nn.Parameter = nn.Parameter(torch.empty(dim, d_state, device=device, dtype=torch.float32))
         self.D = nn.Parameter(torch.empty(dim, device=device))
-        self.out_proj = nn.Linear(dim, d_model, bias=bias, **where)
+        self.out_proj: nn.Linear = nn.Linear(dim, d_model, bias=bias, **where)
         self._draw()
 
     @torch.no_grad()
@@ -127,25 +141,36 @@ class Mamba(nn.Module):
     def extra_repr(self) -> str:
         return f"{self.d_model}, d_state={self.d_state}, d_conv={self.d_conv}, expand={self.expand}, dt_rank={self.dt_rank}"
 
-    def forward(self, hidden_states: Tensor, inference_params: Cache | None = None, context: Context | None = None) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, inference_params: Cache | Params | None = None, context: Context | None = None
+    ) -> Tensor:
         """The layer on a sequence.
 
-        With `inference_params` (`key_value_memory_dict`, `seqlen_offset`) it leaves its states there, and goes on from them where
-        the offset is not 0, by any number of steps. States are changed in place: for use without gradients. With a `context` of
-        `statescan.distributed`, which does not go with those, the sequence is this rank's slice.
+        Args:
+            hidden_states: (batch, seqlen, d_model).
+            inference_params: a cache, of `cache` or as the origin has it (`key_value_memory_dict`, `seqlen_offset`). The layer
+                leaves its states there, and goes on from them where they have seen steps, by any number of steps. States are
+                changed in place: for use without gradients.
+            context: of `statescan.distributed`, where the sequence is this rank's slice. It does not go with a cache.
         """
         in_proj = self.in_proj
         check_input(self, "hidden_states", hidden_states, in_proj)
         no_cache_of_ranks(self, inference_params, context)
         if inference_params is None:
-            xz, weights = in_proj(hidden_states), self._plain_weights()
-            out = None if weights is None else self._as_one(xz, weights, context)
-            return self._by_modules(xz.transpose(1, 2), context=context) if out is None else out
-        conv_state, ssm_state = self._get_states_from_cache(inference_params, hidden_states.shape[0])
-        goes_on = inference_params.seqlen_offset > 0
+            return in_directions(self, self._scan, hidden_states, context=context)
+        states, goes_on = states_of(self, inference_params, hidden_states.shape[0])
         if goes_on and hidden_states.shape[1] == 1:
-            return self.step(hidden_states, conv_state, ssm_state)[0]
-        return self._by_modules(in_proj(hidden_states).transpose(1, 2), (conv_state, ssm_state), goes_on)
+            y = self.step(hidden_states, *states)[0]
+        else:
+            y = self._by_modules(in_proj(hidden_states).transpose(1, 2), states, goes_on)
+        count_steps(inference_params, hidden_states.shape[1])
+        return y
+
+    def _scan(self, hidden_states, seq_idx, cu_seqlens, context):
+        """The layer without states, and without packed sequences, which it does not take."""
+        xz, weights = self.in_proj(hidden_states), self._plain_weights()
+        out = None if weights is None else self._as_one(xz, weights, context)
+        return self._by_modules(xz.transpose(1, 2), context=context) if out is None else out
 
     def _plain_weights(self):
         """Weights and biases of the modules between both projections, where one function may take them; None otherwise."""
@@ -214,6 +239,11 @@ class Mamba(nn.Module):
             return module(dt), B, C, None
         weight, bias = plain
         return linear(dt, weight), B, C, bias
+
+    def cache(self, batch_size: int, dtype: torch.dtype | None = None) -> Cache:
+        """What sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
+        only_forwards(self, "a cache")
+        return Cache(self.allocate_inference_cache(batch_size, 0, dtype))
 
     def allocate_inference_cache(
         self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any

@@ -8,9 +8,11 @@ from torch.nn.functional import silu
 from torch.types import Device
 
 from .. import functions
-from .._types import Cache, Context
+from .._types import Cache as Params
+from .._types import Context
 from ..compat.mamba_ssm import as_one, mamba_chunk_scan_combined
 from ..compat.norms import RMSNorm
+from ._cache import Cache, count_steps, in_directions, only_forwards, states_of
 from ._checks import (
     check_count,
     check_input,
@@ -57,8 +59,17 @@ class Mamba2(nn.Module):
         chunk_size: a hint to the scan.
         use_mem_eff_path: whether one function may take the weights of all modules, where these are plain; the result is the same.
         sequence_parallel: taken as the origin takes it; a layer is on one device.
-        layer_idx: where its states are in a cache.
+        layer_idx: where its states are in the `inference_params` of a model.
         process_group: None; a layer is not divided among processes here.
+        reverse: whether time goes from the last step to the first, for layers that need not decode.
+        bidirectional: whether the result is the sum of both directions, of the same parameters.
+
+    Examples:
+        >>> layer = Mamba2(16, d_state=4, headdim=8)
+        >>> cache = layer.cache(batch_size=2)
+        >>> with torch.no_grad():
+        ...     layer(torch.randn(2, 20, 16), cache).shape
+        torch.Size([2, 20, 16])
     """
 
     def __init__(
@@ -88,6 +99,9 @@ class Mamba2(nn.Module):
         sequence_parallel: bool = True,
         device: Device = None,
         dtype: torch.dtype | None = None,
+        *,
+        reverse: bool = False,
+        bidirectional: bool = False,
     ) -> None:
         super().__init__()
         if process_group is not None:
@@ -108,18 +122,20 @@ class Mamba2(nn.Module):
         self.expand = expand
         self.process_group = process_group
         self.sequence_parallel = sequence_parallel
-        self.d_inner = expand * d_model
+        self.d_inner: int = expand * d_model
         self.headdim = headdim
-        self.d_ssm = self.d_inner if d_ssm is None else d_ssm
+        self.d_ssm: int = self.d_inner if d_ssm is None else d_ssm
         self.ngroups = ngroups
-        self.nheads = self.d_ssm // headdim
+        self.nheads: int = self.d_ssm // headdim
         self.D_has_hdim = D_has_hdim
         self.rmsnorm = rmsnorm
         self.norm_before_gate = norm_before_gate
-        self.dt_limit = tuple(dt_limit)
+        self.dt_limit: tuple[float, float] = tuple(dt_limit)
         self.chunk_size = chunk_size
         self.use_mem_eff_path = use_mem_eff_path
         self.layer_idx = layer_idx
+        self.reverse = reverse
+        self.bidirectional = bidirectional
         check_count(self, d_ssm=self.d_ssm)
         if self.d_ssm % headdim or not 0 < self.d_ssm <= self.d_inner:
             expected = f"a multiple of `headdim` ({headdim}) and at most {self.d_inner}, `expand` times `d_model`"
@@ -127,15 +143,15 @@ class Mamba2(nn.Module):
         if self.nheads % ngroups:
             raise ValueError(f"Mamba2: `ngroups` must divide the {self.nheads} heads, got {ngroups}")
 
-        self.in_proj = nn.Linear(d_model, 2 * self.d_inner + 2 * ngroups * d_state + self.nheads, bias=bias, **where)
+        self.in_proj: nn.Linear = nn.Linear(d_model, 2 * self.d_inner + 2 * ngroups * d_state + self.nheads, bias=bias, **where)
         dim = self.d_convolved
-        self.conv1d = nn.Conv1d(dim, dim, d_conv, groups=dim, padding=d_conv - 1, bias=conv_bias, **where)
-        self.dt_bias = nn.Parameter(torch.empty(self.nheads, **where))
-        self.A_log = nn.Parameter(torch.empty(self.nheads, device=device, dtype=dtype or torch.float32))
+        self.conv1d: nn.Conv1d = nn.Conv1d(dim, dim, d_conv, groups=dim, padding=d_conv - 1, bias=conv_bias, **where)
+        self.dt_bias: nn.Parameter = nn.Parameter(torch.empty(self.nheads, **where))
+        self.A_log: nn.Parameter = nn.Parameter(torch.empty(self.nheads, device=device, dtype=dtype or torch.float32))
         self.D = nn.Parameter(torch.empty(self.d_ssm if D_has_hdim else self.nheads, device=device))
         if rmsnorm:
-            self.norm = RMSNorm(self.d_ssm, 1e-5, self.d_ssm // ngroups, norm_before_gate, **where)
-        self.out_proj = nn.Linear(self.d_inner, d_model, bias=bias, **where)
+            self.norm: RMSNorm = RMSNorm(self.d_ssm, 1e-5, self.d_ssm // ngroups, norm_before_gate, **where)
+        self.out_proj: nn.Linear = nn.Linear(self.d_inner, d_model, bias=bias, **where)
         self._draw()
 
     def _check_ranges(self, conv_init, dt_limit):
@@ -173,25 +189,27 @@ class Mamba2(nn.Module):
     def forward(
         self,
         u: Tensor,
-        seqlen: int | None = None,
+        seqlen: int | Cache | None = None,
         seq_idx: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
-        inference_params: Cache | None = None,
+        inference_params: Cache | Params | None = None,
         context: Context | None = None,
     ) -> Tensor:
         """The layer on a sequence.
 
         Args:
             u: (batch, seqlen, d_model), or with `seqlen` (batch * seqlen, d_model).
-            seqlen: steps of a row, where rows follow one another.
+            seqlen: steps of a row, where rows follow one another. A cache in its place is `inference_params`.
             seq_idx: (batch, seqlen), the sequence that each step belongs to.
             cu_seqlens: (sequences + 1,), bounds of the sequences of a batch of 1.
-            inference_params: a cache (`key_value_memory_dict`, `seqlen_offset`). The layer leaves its states there, one for each
-                sequence with `cu_seqlens`, and goes on from them where the offset is not 0, by any number of steps. States are
-                changed in place: for use without gradients.
+            inference_params: a cache, of `cache` or as the origin has it (`key_value_memory_dict`, `seqlen_offset`). The layer
+                leaves its states there, one for each sequence with `cu_seqlens`, and goes on from them, by any number of steps,
+                where they have seen some. States are changed in place: for use without gradients.
             context: of `statescan.distributed`, where u is this rank's slice, with its part of `seq_idx`. It does not go with a
                 cache or `cu_seqlens`.
         """
+        if isinstance(seqlen, Cache):
+            seqlen, inference_params = None, seqlen
         no_cache_of_ranks(self, inference_params, context)
         if cu_seqlens is not None and context is not None:
             raise ValueError("Mamba2: `context` goes with `seq_idx`, not with `cu_seqlens`")
@@ -203,7 +221,7 @@ class Mamba2(nn.Module):
         check_input(self, "u", u, self.in_proj)
         check_packing(self, u, seq_idx, cu_seqlens)
         if inference_params is None:
-            out = self._scan(u, seq_idx, cu_seqlens, context)
+            out = in_directions(self, self._scan, u, seq_idx, cu_seqlens, context)
         else:
             out = self._scan_with_states(u, seq_idx, cu_seqlens, inference_params)
         return out.flatten(0, 1) if flat else out
@@ -220,8 +238,8 @@ class Mamba2(nn.Module):
     def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
         """The layer from the states of a cache, which are changed."""
         sequences = u.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        states = self._get_states_from_cache(inference_params, sequences)
-        goes_on = inference_params.seqlen_offset > 0
+        states, goes_on = states_of(self, inference_params, sequences)
+        count_steps(inference_params, u.shape[1])
         if cu_seqlens is not None:
             # they say what `seq_idx` says, and where sequences are that have no steps
             return self._by_modules(self.in_proj(u), states, goes_on, cu_seqlens=cu_seqlens)
@@ -352,6 +370,11 @@ class Mamba2(nn.Module):
         parts = [x[..., start:end] for start, end in zip(bounds, bounds[1:])]
         befores = [None] * len(parts) if before is None else before.split(1)
         return torch.cat([last_inputs(old, part, self.d_conv) for old, part in zip(befores, parts)])
+
+    def cache(self, batch_size: int, dtype: torch.dtype | None = None) -> Cache:
+        """What sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
+        only_forwards(self, "a cache")
+        return Cache(self.allocate_inference_cache(batch_size, 0, dtype))
 
     def allocate_inference_cache(
         self, batch_size: int, max_seqlen: int, dtype: torch.dtype | None = None, **kwargs: Any

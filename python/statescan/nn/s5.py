@@ -9,6 +9,7 @@ from torch.types import Device
 
 from .. import functions
 from .._types import Context
+from ._cache import Cache, count_steps, only_forwards, states_of
 from ._checks import (
     check_count,
     check_input,
@@ -46,6 +47,12 @@ class S5(nn.Module):
         step_rescale: multiplies step sizes.
         use_fast_path: taken as the origin takes it; there is one way here.
         dtype: taken as the origin takes it: A, B and C are float32, with a last axis of 2, D and log_dt of the default type.
+        reverse: whether time goes from the last step to the first, for layers that need not decode.
+        bidirectional: whether the result is the sum of both directions, of the same parameters.
+
+    Examples:
+        >>> S5(16, 4, conj_sym=True)(torch.randn(2, 20, 16)).shape
+        torch.Size([2, 20, 16])
     """
 
     def __init__(
@@ -60,6 +67,9 @@ class S5(nn.Module):
         use_fast_path: bool = True,
         device: Device = None,
         dtype: torch.dtype | None = None,
+        *,
+        reverse: bool = False,
+        bidirectional: bool = False,
     ) -> None:
         super().__init__()
         if discretization not in ("bilinear", "zoh", "dirac"):
@@ -73,6 +83,8 @@ class S5(nn.Module):
         self.conj_sym = conj_sym
         self.step_rescale = step_rescale
         self.use_fast_path = use_fast_path
+        self.reverse = reverse
+        self.bidirectional = bidirectional
         self._steps = (dt_min, dt_max)
 
         parts = {"device": device, "dtype": torch.float32}
@@ -80,7 +92,7 @@ class S5(nn.Module):
         self.B = nn.Parameter(torch.empty(d_state, d_model, 2, **parts))
         self.C = nn.Parameter(torch.empty(d_model, d_state, 2, **parts))
         self.D = nn.Parameter(torch.empty(d_model, device=device))
-        self.log_dt = nn.Parameter(torch.empty(d_state, device=device))
+        self.log_dt: nn.Parameter = nn.Parameter(torch.empty(d_state, device=device))
         self.reset_parameters()
 
     @torch.no_grad()
@@ -111,9 +123,9 @@ class S5(nn.Module):
     def forward(
         self,
         x: Tensor,
-        integration_timesteps: Tensor | None = None,
+        integration_timesteps: Tensor | Cache | None = None,
         lengths: Tensor | None = None,
-        inference_cache: dict[str, Any] | None = None,
+        inference_cache: Cache | dict[str, Any] | None = None,
         context: Context | None = None,
     ) -> Tensor:
         """The layer on a sequence.
@@ -121,25 +133,54 @@ class S5(nn.Module):
         Args:
             x: (batch, seqlen, d_model).
             integration_timesteps: (batch, seqlen), or with a last axis of 1: the time before each step, in units of dt, by which
-                states decay; one unit everywhere if it is None.
-            lengths: taken as the origin takes it; no step sees a later one, so that rows may be longer than their sequences.
-            inference_cache: from `allocate_inference_cache`. Where its `seqlen_offset` is not 0 the layer goes on from its
+                states decay; one unit everywhere if it is None. A cache in its place is `inference_cache`.
+            lengths: taken as the origin takes it; no step sees a later one, so that rows may be longer than their sequences. It
+                does not go with the other direction.
+            inference_cache: from `cache`, or from `allocate_inference_cache`. Where it has seen steps the layer goes on from its
                 state, by any number of steps; either way it leaves its state there. For use without gradients.
             context: of `statescan.distributed`, where x is this rank's slice; it does not go with a cache.
         """
+        if isinstance(integration_timesteps, Cache):
+            integration_timesteps, inference_cache = None, integration_timesteps
         no_cache_of_ranks(self, inference_cache, context)
         check_input(self, "x", x)
         check_times(self, integration_timesteps, x.shape[:2])
-        check_memory(self, inference_cache, x.shape[0])
+        if inference_cache is None:
+            return self._in_directions(x, integration_timesteps, lengths, context)
+        if isinstance(inference_cache, Cache):
+            (state,), goes_on = states_of(self, inference_cache, x.shape[0])
+        else:
+            only_forwards(self, "a cache")
+            check_memory(self, inference_cache, x.shape[0])
+            state, goes_on = inference_cache["ssm_state"], inference_cache["seqlen_offset"] > 0
+        if goes_on and x.shape[1] == 1:
+            y = self._one_step(x.squeeze(1), state, self._continuous(), integration_timesteps)
+        else:
+            y, last_state = self._scan(x, integration_timesteps, state if goes_on else None)
+            state.copy_(last_state)
+        count_steps(inference_cache, x.shape[1])
+        return y
+
+    def _in_directions(self, x, times, lengths, context):
+        """The layer without states, in its direction or as the sum of both."""
+        if not (self.reverse or self.bidirectional):
+            return self._scan(x, times, context=context)[0]
+        if lengths is not None:
+            raise ValueError("S5: `lengths` does not go with `reverse` and `bidirectional`, for which padding comes first")
+        if times is not None and context is not None:
+            raise ValueError("S5: `integration_timesteps` does not go with `context` in the other direction")
+        # the time between two steps is that before the later one
+        behind = None if times is None else times.roll(-1, 1)
+        y = self._scan(x, behind, context=context, reverse=True)[0]
+        return self._scan(x, times, context=context)[0] + y if self.bidirectional else y
+
+    def _scan(self, x, times, state=None, context=None, reverse=False):
+        """The layer in one direction, and the state behind it."""
         A, B, C, dt = self._continuous()
         steps, decay_steps = dt, None
-        if integration_timesteps is not None:
-            times = integration_timesteps.reshape(x.shape[0], 1, x.shape[1]).to(dt.dtype)
-            decay_steps = times * dt[:, None]
+        if times is not None:
+            decay_steps = times.reshape(x.shape[0], 1, x.shape[1]).to(dt.dtype) * dt[:, None]
             steps = dt[:, None].expand_as(decay_steps)
-        state = None
-        if inference_cache is not None and inference_cache["seqlen_offset"] > 0:
-            state = inference_cache["ssm_state"]
         y, last_state = functions.s5_inner_fn(
             x.transpose(1, 2),
             steps,
@@ -152,29 +193,33 @@ class S5(nn.Module):
             self.conj_sym,
             initial_state=state,
             return_last_state=True,
+            reverse=reverse,
             context=context,
         )
-        if inference_cache is not None:
-            inference_cache["ssm_state"].copy_(last_state)
-            inference_cache["seqlen_offset"] += x.shape[1]
-        return y.transpose(1, 2).to(x.dtype)
+        return y.transpose(1, 2).to(x.dtype), last_state
 
     def step(
         self, x: Tensor, inference_cache: dict[str, Any], integration_timesteps: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Any]]:
         """The layer on one step, (batch, 1, d_model) or (batch, d_model); the cache is changed in place, and returned behind."""
+        only_forwards(self, "a step")
         x = x.squeeze(1) if x.dim() == 3 else x
         if x.dim() != 2 or x.shape[1] != self.d_model:
             expected = f"(batch, 1, d_model) or (batch, d_model), d_model being {self.d_model}"
             raise ValueError(f"S5: a step takes `x` of shape {expected}, got {tuple(x.shape)}")
         check_times(self, integration_timesteps, x.shape[:1])
         check_memory(self, inference_cache, x.shape[0])
-        A, B, C, dt = (inference_cache[name] for name in ("A", "B_tilde", "C_tilde", "dt"))
-        decay_steps = None
-        if integration_timesteps is not None:
-            decay_steps = integration_timesteps.reshape(-1, 1).to(dt.dtype) * dt
+        maps = tuple(inference_cache[name] for name in ("A", "B_tilde", "C_tilde", "dt"))
+        y = self._one_step(x, inference_cache["ssm_state"], maps, integration_timesteps)
+        inference_cache["seqlen_offset"] += 1
+        return y, inference_cache
+
+    def _one_step(self, x, state, maps, times):
+        """The layer on (batch, d_model), which changes the state: (batch, 1, d_model)."""
+        A, B, C, dt = maps
+        decay_steps = None if times is None else times.reshape(-1, 1).to(dt.dtype) * dt
         y = functions.simplified_state_update(
-            inference_cache["ssm_state"],
+            state,
             x,
             dt if decay_steps is None else dt.expand_as(decay_steps),
             A,
@@ -185,8 +230,12 @@ class S5(nn.Module):
             discretization=self.discretization,
             conj_sym=self.conj_sym,
         )
-        inference_cache["seqlen_offset"] += 1
-        return y.unsqueeze(1).to(x.dtype), inference_cache
+        return y.unsqueeze(1).to(x.dtype)
+
+    def cache(self, batch_size: int, dtype: torch.dtype | None = None) -> Cache:
+        """What sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
+        only_forwards(self, "a cache")
+        return Cache((self.allocate_inference_cache(batch_size, 0, dtype)["ssm_state"],))
 
     @torch.no_grad()
     def allocate_inference_cache(
