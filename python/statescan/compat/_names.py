@@ -11,6 +11,9 @@ VERSIONS = {
 # the package to install for names that are not provided here
 PACKAGES = {"mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d", "lrnnx": "lrnnx", "nkilib": "nkilib"}
 PACKAGES["fla"] = "flash-linear-attention"
+# compiled modules, which have no version
+PACKAGES |= {"selective_scan_cuda": "mamba-ssm", "causal_conv1d_cuda": "causal-conv1d"}
+PACKAGES |= {f"selective_scan_cuda_{kind}": "VMamba's kernels" for kind in ("core", "oflex")}
 
 _SCANS = {".mamba_ssm": ("mamba_inner_fn", "selective_scan_fn")}
 _LAYERS = {"..nn": ("Mamba", "Mamba2")}
@@ -33,23 +36,25 @@ MODULES = {
     # versions before 2.0 have the block beside the layer
     "mamba_ssm.modules.mamba_simple": {"..nn": ("Mamba",), ".blocks": ("Block",)},
     "mamba_ssm.modules.mlp": {".blocks": ("GatedMLP",)},
+    "mamba_ssm.modules.ssd_minimal": {".ssd_parts": ("segsum", "ssd_minimal_discrete")},
     "mamba_ssm.ops": {},
     "mamba_ssm.ops.selective_scan_interface": {
         ".mamba_ssm": ("bimamba_inner_fn", "mamba_inner_fn", "mamba_inner_fn_no_out_proj", "selective_scan_fn"),
-        "._references": ("mamba_inner_ref", "selective_scan_ref"),
+        ".references": ("mamba_inner_ref", "selective_scan_ref"),
     },
     "mamba_ssm.ops.triton": {},
     "mamba_ssm.ops.triton.layer_norm": {
         ".layer_norm": ("RMSNorm", "layer_norm_fn", "layer_norm_linear_fn", "rms_norm_fn"),
-        "._references": ("layer_norm_ref", "rms_norm_ref"),
+        ".references": ("layer_norm_ref", "rms_norm_ref"),
     },
     "mamba_ssm.ops.triton.layernorm_gated": {
         ".norms": ("LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"),
     },
     "mamba_ssm.ops.triton.selective_state_update": {
         ".mamba_ssm": ("selective_state_update",),
-        "._references": ("selective_state_update_ref",),
+        ".references": ("selective_state_update_ref",),
     },
+    "mamba_ssm.ops.triton.ssd_chunk_state": {".ssd_parts": ("chunk_state", "chunk_state_ref")},
     "mamba_ssm.ops.triton.ssd_combined": {
         ".mamba_ssm": (
             "mamba_chunk_scan",
@@ -57,7 +62,7 @@ MODULES = {
             "mamba_split_conv1d_scan_combined",
             "ssd_selective_scan",
         ),
-        "._references": ("mamba_conv1d_scan_ref", "mamba_split_conv1d_scan_ref", "ssd_chunk_scan_combined_ref"),
+        ".references": ("mamba_conv1d_scan_ref", "mamba_split_conv1d_scan_ref", "ssd_chunk_scan_combined_ref"),
     },
     "mamba_ssm.utils": {},
     "mamba_ssm.utils.generation": {".generation": ("GenerationMixin", "InferenceParams", "decode", "sample")},
@@ -65,11 +70,11 @@ MODULES = {
     "causal_conv1d": _CONVOLUTIONS,
     "causal_conv1d.causal_conv1d_interface": {
         **_CONVOLUTIONS,
-        "._references": ("causal_conv1d_ref", "causal_conv1d_update_ref"),
+        ".references": ("causal_conv1d_ref", "causal_conv1d_update_ref"),
     },
     "causal_conv1d.causal_conv1d_varlen": {
         ".causal_conv1d": ("causal_conv1d_varlen_states",),
-        "._references": ("causal_conv1d_varlen_states_ref",),
+        ".references": ("causal_conv1d_varlen_states_ref",),
     },
     "lrnnx": {},
     "lrnnx.models": {},
@@ -79,20 +84,20 @@ MODULES = {
     "lrnnx.ops.selective_scan": {
         ".lrnnx": ("selective_scan_fn", "selective_scan_ref"),
         ".mamba_ssm": ("mamba_inner_fn",),
-        "._references": ("mamba_inner_ref",),
+        ".references": ("mamba_inner_ref",),
     },
     "lrnnx.ops.simplified_scan": {
         ".lrnnx": ("s5_inner_fn", "simplified_scan_fn"),
-        "._references": ("s5_inner_ref", "simplified_scan_ref"),
+        ".references": ("s5_inner_ref", "simplified_scan_ref"),
     },
     "lrnnx.ops.triton": {},
     "lrnnx.ops.triton.selective_state_update": {
         ".lrnnx": ("selective_state_update",),
-        "._references": ("selective_state_update_ref",),
+        ".references": ("selective_state_update_ref",),
     },
     "lrnnx.ops.triton.simplified_state_update": {
         ".lrnnx": ("simplified_state_update",),
-        "._references": ("simplified_state_update_ref",),
+        ".references": ("simplified_state_update_ref",),
     },
     "fla": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
     "fla.ops": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
@@ -101,6 +106,10 @@ MODULES = {
     "nkilib": {},
     "nkilib.experimental": {},
     "nkilib.experimental.scan": {".nkilib": ("selective_scan", "ssd")},
+    "selective_scan_cuda": {".selective_scan_cuda": ("bwd", "fwd")},
+    "selective_scan_cuda_core": {".selective_scan_cuda_core": ("bwd", "fwd")},
+    "selective_scan_cuda_oflex": {".selective_scan_cuda_core": ("bwd", "fwd")},
+    "causal_conv1d_cuda": {".causal_conv1d_cuda": ("causal_conv1d_bwd", "causal_conv1d_fwd", "causal_conv1d_update")},
 }
 
 

@@ -15,7 +15,7 @@ import warnings
 from importlib import import_module
 
 from .. import functions
-from ._names import MODULES, VERSIONS, sources
+from ._names import MODULES, PACKAGES, VERSIONS, sources
 
 # guards what follows; calls do not take it
 LOCK = threading.RLock()
@@ -126,7 +126,7 @@ def replace(stand_ins):
     """Replaces what is not replaced yet; packages that cannot be imported are put into `BROKEN`."""
     made = []
     with LOCK:
-        for package in VERSIONS:
+        for package in PACKAGES:
             if package in BROKEN or not installed(package, stand_ins):
                 continue
             try:
@@ -135,6 +135,9 @@ def replace(stand_ins):
                 # an extension, Triton or its driver is missing
                 BROKEN[package] = f"{type(error).__name__}: {error}"
                 forget(package)
+                continue
+            if package not in VERSIONS:
+                # a compiled module, whose functions the package's own ones call
                 continue
             for module in (module for module in MODULES if module.partition(".")[0] == package):
                 made += _replace_in(module)
@@ -164,7 +167,7 @@ def _replace_in(module):
         if original is None or inspect.isclass(original) or name.endswith("_ref") or full in _REPLACED:
             continue
         ours = getattr(import_module(source, __package__), name)
-        if inspect.isfunction(ours) and source not in (".models", ".generation"):
+        if inspect.isfunction(ours) and source not in (".models", ".generation", ".ssd_parts"):
             _REPLACED[full] = _Replaced(full, original, ours)
             _REPLACED[full].put()
             made.append(full)
@@ -183,7 +186,13 @@ class _Filled:
 
 
 def _fill(package):
-    wanted = {name: source for module in MODULES for name, source in sources(module).items() if name.endswith(("_fn", "_update"))}
+    # a compiled module has the name of a function that stands before it, with other arguments
+    wanted = {
+        name: source
+        for module in reversed(MODULES)
+        for name, source in sources(module).items()
+        if name.endswith(("_fn", "_update"))
+    }
     made = []
     for path, module in list(sys.modules.items()):
         if path.partition(".")[0] != package:

@@ -90,3 +90,9 @@ def by_channels(scan, x, dt, A, B, C, D, z, dt_bias, **options):
         **options,
     )
     return y.transpose(1, 2).unflatten(2, heads)
+
+
+def gradients(results, tensors, cotangents):
+    """The gradients of results by tensors, None for those that are None."""
+    found = iter(torch.autograd.grad(results, [tensor for tensor in tensors if tensor is not None], cotangents))
+    return [None if tensor is None else next(found) for tensor in tensors]

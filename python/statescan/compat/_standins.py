@@ -47,7 +47,7 @@ def _getter(module):
             return found if asking is None else for_models.given(name, asking)
         if _is_import_of_a_name(sys._getframe(1)):
             raise ImportError(_missing(module, name), name=module)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise AttributeError(f"module {module!r} of statescan has no attribute {name!r} (it has: {_listed(module)})")
 
     return find
 
@@ -73,12 +73,17 @@ def _is_import_of_a_module(frame):
     return wanted
 
 
+def _listed(module):
+    """What a module has: its names, and the modules below it."""
+    below = {name.removeprefix(f"{module}.").partition(".")[0] for name in MODULES if name.startswith(f"{module}.")}
+    return ", ".join(sorted(below | sources(module).keys()))
+
+
 @functools.cache
 def _missing(module, name):
     """Says, with a warning at the first time, that a name is not here: what asks for it may go on without a word."""
     package = module.partition(".")[0]
-    there = ", ".join(sorted(sources(module))) or "modules only"
-    what = f"statescan stands in for {package}, and has no {module}.{name} ({module} has: {there})"
+    what = f"statescan stands in for {package}, and has no {module}.{name} ({module} has: {_listed(module)})"
     words = f"{what}; install {PACKAGES[package]} for it"
     warnings.warn(words, stacklevel=3)
     return words
@@ -102,7 +107,7 @@ class _StandIns(MetaPathFinder, Loader):
 
     def exec_module(self, module):
         package = module.__name__.partition(".")[0]
-        if module.__name__ == package:
+        if module.__name__ in VERSIONS:
             module.__version__ = VERSIONS[package]
         names = sources(module.__name__)
         module.__all__ = sorted(names)
@@ -144,7 +149,7 @@ class Installation:
                 _replacing.put_back()
                 _drop(_BEFORE_BROKEN, _replacing.BROKEN)
             if not _WANTED:
-                _drop(_STAND_INS, VERSIONS)
+                _drop(_STAND_INS, PACKAGES)
 
 
 # the calls of `install` that were not undone; `_replacing.LOCK` guards them
