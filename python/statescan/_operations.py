@@ -94,7 +94,7 @@ class Operation:
         # the names that others have for arguments and options, and the words that options may be
         given = (*arguments, *description["settings"])
         self._aliases = {alias: one["name"] for one in given for alias in one["aliases"]}
-        self.words = {setting["name"]: tuple(setting["words"]) for setting in description["settings"] if setting["words"]}
+        self.words = {option["name"]: tuple(option["words"]) for option in description["settings"] if option["words"]}
 
     def __repr__(self):
         return f"<operation {self.name}>"

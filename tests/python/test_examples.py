@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+import statescan.compat  # noqa: E402
+
 for name in ("matplotlib", "tqdm"):
     pytest.importorskip(name, reason=f"{name} is not installed")
 
@@ -51,6 +53,50 @@ def test_a_downloaded_file_is_enough(framework, tmp_path, capsys):
     example(name, tmp_path).main(["--steps", "1", "--batch", "1", "--seqlen", "8", "--length", "1", "--plot", plot])
     size = (tmp_path / f"{name}.py").stat().st_size
     assert f"{size} bytes of text" in capsys.readouterr().out
+
+
+# those whose numbers are looked at above, or that take part in a group of processes
+OTHERS = ("train_bytes", "train_bytes_jax", "two_processes")
+GALLERY = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith("train_bytes"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in GALLERY if name not in OTHERS])
+def test_gallery(name, tmp_path, capsys):
+    text, plot = (ROOT / f"examples/{name}.py").read_text(), tmp_path / "picture.svg"
+    for needed in re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE):
+        pytest.importorskip(needed, reason=f"{needed} is not installed")
+    module = example(name)
+    try:
+        module.main(["--steps", "2", "--plot", str(plot)])
+    finally:
+        # what one of them has installed
+        for made in list(statescan.compat._standins._WANTED):
+            made.undo()
+    assert "<svg" in plot.read_text()
+    assert capsys.readouterr().out
+
+
+def test_two_processes(tmp_path):
+    """Two processes have the losses of one."""
+    if not torch.distributed.is_available():
+        pytest.skip("PyTorch has no torch.distributed")
+    found = []
+    for ranks in (1, 2):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command += [ROOT / "examples/two_processes.py", "--steps", "2", "--seqlen", "101", "--plot", tmp_path / "loss.svg"]
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert printed.returncode == 0, printed.stderr
+        found.append(re.search(r"loss on . ranks: (\S+) at first, (\S+) at last", printed.stdout).groups())
+    assert [float(loss) for loss in found[1]] == pytest.approx([float(loss) for loss in found[0]], abs=2e-6)
+
+
+def test_the_page_shows_every_example():
+    page = (ROOT / "docs/examples.md").read_text()
+    for name in GALLERY:
+        lines = (ROOT / f"examples/{name}.py").read_text().count("\n")
+        assert f"examples/{name}.py)" in page and f"(examples/{name}.svg)" in page and lines < 100, name
+        assert (ROOT / f"docs/examples/{name}.svg").is_file()
 
 
 # its layers over ranks are those of test_distributed_layers.py

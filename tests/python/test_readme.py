@@ -1,5 +1,6 @@
-"""The lines of the README and the guides run, and their figures are those that were measured."""
+"""The lines of the README and the guides run, and so do the examples of the reference; figures are those that were measured."""
 
+import doctest
 import functools
 import importlib.util
 import json
@@ -9,11 +10,14 @@ import runpy
 
 import pytest
 
+import statescan
+
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = ["README.md", "docs/README.md", "docs/python.md", "docs/distributed.md"]
+PAGES = [path for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))] if "```python" in path.read_text()]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
 def test_lines_run(page, monkeypatch):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     distributed = torch.distributed
@@ -21,16 +25,48 @@ def test_lines_run(page, monkeypatch):
         # one process is a group, too
         alone = functools.partial(distributed.init_process_group, store=distributed.HashStore(), rank=0, world_size=1)
         monkeypatch.setattr(distributed, "init_process_group", alone)
-    text = (ROOT / page).read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        if "import jax" in block and importlib.util.find_spec("jax") is None:
+    # a line of `install()` holds for its block only
+    compat = pytest.importorskip("statescan.compat")
+    installed = []
+    install = compat.install
+    monkeypatch.setattr(compat, "install", lambda **options: installed.append(install(**options)) or installed[-1])
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        needed = re.findall(r"^(?:from|import) (\w+)", block, re.MULTILINE)
+        if any(importlib.util.find_spec(name) is None for name in needed):
             continue
         if "distributed" not in block or distributed.is_available():
             exec(block, {})
+        for one in installed:
+            one.undo()
     if distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def public():
+    """The names of the reference, each with what it is."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from statescan import compat, distributed, nn
+
+    return {name: getattr(module, name) for module in (statescan, nn, compat, distributed) for name in module.__all__}
+
+
+def test_examples_of_the_reference_run():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    torch.manual_seed(0)
+    from statescan import nn
+
+    ran, runner = set(), doctest.DocTestRunner()
+    for name, value in public().items():
+        known = {**vars(statescan), **vars(nn), "statescan": statescan, "torch": torch}
+        for test in doctest.DocTestFinder(recurse=False).find(value, name, module=False, globs=known):
+            assert runner.run(test).failed == 0
+            ran |= {name} if test.examples else set()
+    assert ran >= {*statescan._operations.BY_NAME, "ssd_update", "check", "Mamba", "Mamba2", "S5", "S5Block", "parameter_groups"}
+
+
+def test_the_guide_has_every_function():
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (?:`(\w+)` )?\|$", (ROOT / "docs/python.md").read_text(), re.MULTILINE)
+    assert {name for row in rows for name in row if name} == {*statescan._operations.BY_NAME, "ssd_update"}
 
 
 def short(value):
