@@ -1,5 +1,6 @@
 """The examples run, and do what they say."""
 
+import functools
 import importlib.util
 import pathlib
 import re
@@ -77,18 +78,39 @@ def test_gallery(name, tmp_path, capsys):
     assert capsys.readouterr().out
 
 
-def test_two_processes(tmp_path):
-    """Two processes have the losses of one."""
-    if not torch.distributed.is_available():
+@pytest.fixture
+def alone(monkeypatch):
+    """Makes a group of this process of whatever is initialised."""
+    distributed = torch.distributed
+    if not distributed.is_available():
         pytest.skip("PyTorch has no torch.distributed")
-    found = []
-    for ranks in (1, 2):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command += [ROOT / "examples/two_processes.py", "--steps", "2", "--seqlen", "101", "--plot", tmp_path / "loss.svg"]
-        printed = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert printed.returncode == 0, printed.stderr
-        found.append(re.search(r"loss on . ranks: (\S+) at first, (\S+) at last", printed.stdout).groups())
-    assert [float(loss) for loss in found[1]] == pytest.approx([float(loss) for loss in found[0]], abs=2e-6)
+    made = functools.partial(distributed.init_process_group, store=distributed.HashStore(), rank=0, world_size=1)
+    monkeypatch.setattr(distributed, "init_process_group", made)
+
+
+SEVERAL = ["--steps", "2", "--seqlen", "101", "--plot"]
+LOSSES = r"loss on . ranks: (\S+) at first, (\S+) at last"
+
+
+def test_one_process_of_two(alone, tmp_path, capsys):
+    example("two_processes").main([*SEVERAL, str(tmp_path / "loss.svg")])
+    first, last = map(float, re.search(LOSSES, capsys.readouterr().out).groups())
+    assert last < first
+
+
+# its launcher imports PyTorch in three processes
+@pytest.mark.sampled(0)
+def test_two_processes(alone, tmp_path, capsys):
+    """Two processes have the losses of one."""
+    arguments = [*SEVERAL, str(tmp_path / "loss.svg")]
+    example("two_processes").main(arguments)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    printed = subprocess.run(
+        [*command, ROOT / "examples/two_processes.py", *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert printed.returncode == 0, printed.stderr
+    one, two = (re.search(LOSSES, text).groups() for text in (capsys.readouterr().out, printed.stdout))
+    assert [float(loss) for loss in two] == pytest.approx([float(loss) for loss in one], abs=2e-6)
 
 
 def test_the_page_shows_every_example():

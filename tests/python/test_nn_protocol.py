@@ -6,6 +6,7 @@ import torch
 
 import statescan
 from statescan import nn
+from statescan.compat.mamba2_simple import Mamba2Simple
 
 WIDTH = 12
 LAYERS = {
@@ -14,7 +15,8 @@ LAYERS = {
     "S5": lambda **options: nn.S5(WIDTH, 4, **options),
     "S5Block": lambda **options: nn.S5Block(WIDTH, 4, **options),
 }
-each_layer = pytest.mark.parametrize("name", LAYERS)
+ALL = {**LAYERS, "Mamba2Simple": lambda **options: Mamba2Simple(WIDTH, d_state=4, headdim=6, **options)}
+each_layer = pytest.mark.parametrize("name", ALL)
 
 
 def close(got, expected):
@@ -23,7 +25,7 @@ def close(got, expected):
 
 def made(name, **options):
     torch.manual_seed(0)
-    return LAYERS[name](**options)
+    return ALL[name](**options)
 
 
 @each_layer

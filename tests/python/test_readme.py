@@ -53,15 +53,16 @@ def public():
 def test_examples_of_the_reference_run():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     torch.manual_seed(0)
-    from statescan import nn
+    from statescan import compat, nn
 
     ran, runner = set(), doctest.DocTestRunner()
     for name, value in public().items():
-        known = {**vars(statescan), **vars(nn), "statescan": statescan, "torch": torch}
+        known = {**vars(compat), **vars(statescan), **vars(nn), "statescan": statescan, "torch": torch}
         for test in doctest.DocTestFinder(recurse=False).find(value, name, module=False, globs=known):
             assert runner.run(test).failed == 0
             ran |= {name} if test.examples else set()
-    assert ran >= {*statescan._operations.BY_NAME, "ssd_update", "check", "Mamba", "Mamba2", "S5", "S5Block", "parameter_groups"}
+    layers = {"Mamba", "Mamba2", "S5", "S5Block", "parameter_groups"}
+    assert ran >= {*statescan._operations.BY_NAME, "ssd_update", "check", "install", "report", *layers}
 
 
 def test_the_guide_has_every_function():

@@ -186,6 +186,12 @@ def install(*, replace: bool = False) -> Installation:
 
     Returns:
         A context manager, which undoes this call. Calls may overlap, also in several threads: the last one undone puts back.
+
+    Examples:
+        >>> with install():
+        ...     from mamba_ssm import Mamba2
+        >>> Mamba2.__module__
+        'statescan.nn.mamba2'
     """
     with _replacing.LOCK:
         is_first = _STAND_INS not in sys.meta_path
@@ -215,7 +221,13 @@ class Report(dict[str, str]):
 
 def report() -> Report:
     """What functions and layers of `mamba_ssm`, `causal_conv1d`, `lrnnx` and `nkilib` run on, and models of `transformers` that
-    look for them: if they are imported, or once they are; and what was imported too early."""
+    look for them: if they are imported, or once they are; and what was imported too early.
+
+    Examples:
+        >>> with install():
+        ...     print(report()["nkilib"])
+        ready: statescan stands in for it as soon as it is imported
+    """
     found = Report()
     for package in VERSIONS:
         module = sys.modules.get(package)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from .._types import Cache, Context
-from ..nn import Mamba2
+from .._types import Cache as Params
+from .._types import Context
+from ..nn import Cache, Mamba2
 from ..nn._convolution import convolve
 from ..nn._shared import decays, without_weight_decay
 from .mamba_ssm import mamba_chunk_scan_combined
@@ -79,9 +80,17 @@ class Mamba2Simple(Mamba2):
             without_weight_decay(self.init_states)
 
     def forward(
-        self, u: Tensor, seq_idx: Tensor | None = None, inference_params: Cache | None = None, *, context: Context | None = None
+        self,
+        u: Tensor,
+        seq_idx: Tensor | Cache | None = None,
+        inference_params: Cache | Params | None = None,
+        *,
+        context: Context | None = None,
     ) -> Tensor:
-        """The layer on a sequence, (batch, seqlen, d_model). A cache does not go with a state that is a parameter."""
+        """The layer on a sequence, (batch, seqlen, d_model). A cache, which may stand in the place of `seq_idx`, does not go with
+        a state that is a parameter."""
+        if isinstance(seq_idx, Cache):
+            seq_idx, inference_params = None, seq_idx
         if self.learnable_init_states and inference_params is not None:
             raise ValueError("Mamba2Simple: `inference_params` must be None with learnable_init_states")
         return super().forward(u, seq_idx=seq_idx, inference_params=inference_params, context=context)
