@@ -14,6 +14,8 @@ if [ "${2:-}" = --fetch ]; then
   export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE LRNNX_SKIP_CUDA_BUILD=TRUE MAMBA_SKIP_CUDA_BUILD=TRUE
   "$venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$venv/peers" \
     causal_conv1d==1.7.0 lrnnx==1.0.0.post1 mamba_ssm==2.3.2.post1
+  # of fla there is a wheel alone; only its signatures are read
+  "$venv/bin/pip" download --quiet --no-deps --dest "$venv/peers" fla-core==0.6.0
   exit
 fi
 

@@ -4,10 +4,15 @@ Each row is verified before it is timed: results of both against each other. Tim
 of `transformers` runs without a package: `torch_chunk_gated_delta_rule` and `torch_recurrent_gated_delta_rule` of Qwen3-Next, and
 `chunk_kimi_delta_attention` of Kimi Linear.
 
-    python benches/peers/delta.py [--threads 1] [--repeats 9] [--seqlen 512 2048]
+    python benches/peers/delta.py [--threads 1] [--repeats 9] [--seqlen 512 2048] [--ggml FOLDER]
+
+`--ggml` names a folder with the shared libraries of ggml's CPU backend (`cmake -DBUILD_SHARED_LIBS=ON`). Its operation
+then takes turns with ours on keys and queries of length 1, since it leaves their norms to other operations.
 """
 
 import argparse
+import ctypes
+import pathlib
 import time
 
 import torch
@@ -42,6 +47,43 @@ def ours(q, k, v, g, beta, state=None):
 def theirs(function):
     options = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
     return lambda q, k, v, g, beta, state=None: plain(function)(q, k, v, g=g, beta=beta, initial_state=state, **options)
+
+
+class Ggml:
+    """`ggml_gated_delta_net` of ggml's CPU backend, which copies nothing: its tensors are filled once."""
+
+    def __init__(self, folder, tensors, threads):
+        find = lambda part: next(pathlib.Path(folder).rglob(f"libggml-{part}.so"))  # noqa: E731
+        self.base, self.cpu = (ctypes.CDLL(find(part), ctypes.RTLD_GLOBAL) for part in ("base", "cpu"))
+        self.threads = threads
+        names = ("ggml_init", "ggml_new_tensor_4d", "ggml_gated_delta_net", "ggml_new_graph", "ggml_get_data")
+        for name in names:
+            getattr(self.base, name).restype = ctypes.c_void_p
+
+        class Memory(ctypes.Structure):
+            _fields_ = [("size", ctypes.c_size_t), ("buffer", ctypes.c_void_p), ("unallocated", ctypes.c_bool)]
+
+        seqlen = tensors[0].shape[1]
+        self.context = ctypes.c_void_p(self.base.ggml_init(Memory(48 * seqlen * HEADS * WIDTH + (256 << 20), None, False)))
+        rows = [(WIDTH, HEADS, seqlen)] * 3 + [(1, HEADS, seqlen)] * 2 + [(WIDTH, WIDTH, HEADS)]
+        state = torch.zeros(HEADS, WIDTH, WIDTH)
+        inputs = [self.filled(sizes, tensor) for sizes, tensor in zip(rows, [*tensors, state])]
+        self.result = ctypes.c_void_p(self.base.ggml_gated_delta_net(self.context, *inputs, ctypes.c_int64(1)))
+        self.graph = ctypes.c_void_p(self.base.ggml_new_graph(self.context))
+        self.base.ggml_build_forward_expand(self.graph, self.result)
+        self.y = torch.frombuffer(self.memory(self.result, tensors[2].numel()), dtype=torch.float32).view(tensors[2].shape)
+
+    def memory(self, tensor, numbers):
+        return (ctypes.c_float * numbers).from_address(self.base.ggml_get_data(tensor))
+
+    def filled(self, sizes, tensor):
+        own = ctypes.c_void_p(self.base.ggml_new_tensor_4d(self.context, 0, *(ctypes.c_int64(size) for size in (*sizes, 1))))
+        torch.frombuffer(self.memory(own, tensor.numel()), dtype=torch.float32).copy_(tensor.flatten())
+        return own
+
+    def __call__(self, *_):
+        self.cpu.ggml_graph_compute_with_ctx(self.context, self.graph, self.threads)
+        return self.y, None
 
 
 def with_gradients(function, cotangent):
@@ -87,6 +129,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seqlen", type=int, nargs="+", default=[512, 2048])
+    parser.add_argument("--ggml")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     statescan.set_num_threads(options.threads)
@@ -97,6 +140,11 @@ def main():
             for across in (False, True):
                 name = f"forward, {seqlen} steps{', channels first' if across else ''}"
                 row(name, (ours, chunk), inputs(seqlen, False, across), options.repeats)
+        for seqlen in options.seqlen if options.ggml else ():
+            tensors = inputs(seqlen, False, False)
+            tensors[:2] = (torch.nn.functional.normalize(tensor, dim=-1) for tensor in tensors[:2])
+            peer = Ggml(options.ggml, tensors, options.threads)
+            row(f"forward, {seqlen} steps, beside ggml", (statescan.gated_delta_rule, peer), tensors, options.repeats)
         tensors = inputs(options.seqlen[0], True, False)
         row(f"forward, {options.seqlen[0]} steps, by channel", (ours, kda), tensors, min(options.repeats, 3))
         tensors = [*(tensor[:, 0] for tensor in inputs(1, False, False)), torch.zeros(1, HEADS, WIDTH, WIDTH)]

@@ -20,7 +20,7 @@ macro_rules! vectors {
     };
 }
 
-static VECTORS: [&[u8]; 8] = vectors![
+static VECTORS: [&[u8]; 9] = vectors![
     "selective_scan_complex",
     "selective_scan_packed",
     "selective_scan_seq_idx",
@@ -29,6 +29,7 @@ static VECTORS: [&[u8]; 8] = vectors![
     "causal_conv1d_update",
     "s5_inner_real_u",
     "selective_state_update_heads",
+    "gated_delta_rule_packed",
 ];
 
 /// The bytes as they come, or a good file with some of its bytes changed.

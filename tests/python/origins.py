@@ -4,20 +4,31 @@ import ast
 import pathlib
 import sys
 import tarfile
+import zipfile
 
 FOLDER = pathlib.Path(sys.prefix) / "peers"
+
+
+def files():
+    """Paths and texts of modules in the packages of the folder: source distributions, all below one folder, and wheels."""
+    for path in FOLDER.glob("*.tar.gz"):
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if member.name.endswith(".py"):
+                    yield pathlib.PurePath(member.name).parts[1:], archive.extractfile(member).read()
+    for path in FOLDER.glob("*.whl"):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(".py"):
+                    yield pathlib.PurePath(name).parts, archive.read(name)
 
 
 def sources():
     """Modules of the packages in the folder: their text, and whether they have others below them."""
     found = {}
-    for path in FOLDER.glob("*.tar.gz"):
-        with tarfile.open(path) as archive:
-            for member in archive:
-                _, *parts = pathlib.PurePath(member.name.removesuffix(".py")).parts
-                if member.name.endswith(".py") and parts:
-                    name = ".".join(parts).removesuffix(".__init__")
-                    found[name] = archive.extractfile(member).read().decode(), parts[-1] == "__init__"
+    for parts, text in files():
+        name = ".".join(parts).removesuffix(".py").removesuffix(".__init__")
+        found[name] = text.decode(), parts[-1] == "__init__.py"
     return found
 
 
@@ -36,6 +47,8 @@ class Origin:
         for node in nodes:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
                 return node
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name and isinstance(node.value, ast.Name):
+                return self.find(module, node.value.id)
         for node in nodes:
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 if name == (alias.asname or alias.name):

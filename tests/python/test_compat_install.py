@@ -13,7 +13,7 @@ import torch
 import origins
 from statescan.compat import _names, _transformers
 
-# of origins whose source is not at hand: forks of mamba_ssm, AWS's package, and fla
+# of origins whose source is not at hand: forks of mamba_ssm, and AWS's package
 OTHERS = """
     mamba_inner_fn_no_out_proj(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, A, B=None, C=None, D=None,
         delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
@@ -21,23 +21,6 @@ OTHERS = """
         B=None, C=None, D=None, delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
     selective_scan(x, dt, A, B, C, D=None, initial_state=None)
     ssd(x, dt, A, B, C, chunk_size=128, D=None, initial_state=None, causal_mask=None)
-    chunk_gated_delta_rule(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False,
-        use_qk_l2norm_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False,
-        cu_seqlens=None, cu_seqlens_cpu=None, chunk_indices=None, cp_context=None)
-    chunk_gdn(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False,
-        use_qk_l2norm_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False,
-        cu_seqlens=None, cu_seqlens_cpu=None, chunk_indices=None, cp_context=None)
-    fused_recurrent_gated_delta_rule(q, k, v, g=None, gk=None, gv=None, beta=None, scale=None, initial_state=None,
-        output_final_state=False, use_qk_l2norm_in_kernel=False, use_gate_in_kernel=False, A_log=None, dt_bias=None,
-        use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False, cu_seqlens=None)
-    chunk_kda(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-        use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, safe_gate=False, lower_bound=None,
-        disable_recompute=False, return_intermediate_states=False, state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None,
-        cp_context=None)
-    fused_recurrent_kda(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-        use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, safe_gate=False, lower_bound=None,
-        disable_recompute=False, return_intermediate_states=False, state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None,
-        cp_context=None)
 """
 OTHERS = {line.partition("(")[0]: line for line in " ".join(OTHERS.split()).replace(") ", ")\n").splitlines()}
 
@@ -75,7 +58,8 @@ def check_parameters(what, expected, signature):
 def test_signatures(origin, module):
     """Every function, and every method of a class, has the parameters of its origin."""
     for name in _names.sources(module):
-        found, node = ours(module, name), origin.find(module, name)
+        # the root of fla takes in what its operations have
+        found, node = ours(module, name), origin.find(module, name) or origin.find(f"{module}.ops", name)
         if isinstance(node, ast.ClassDef):
             for method, function in origins.methods(node).items():
                 member = inspect.getattr_static(found, method)

@@ -254,6 +254,33 @@ fn own_decay_step(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
     Ok(vec![("ssd_own_decay_step", call)])
 }
 
+fn delta(r: &mut Draw) -> Result<Vec<(&'static str, Call)>> {
+    let (b, t, h, hv, k, v) = (1, 70, 2, 4, 5, 3);
+    let packed = Call::new(find("gated_delta_rule")?)
+        .with("q", r.normal(&[b, t, h, k])?)
+        .with("k", r.normal(&[b, t, h, k])?)
+        .with("v", r.normal(&[b, t, hv, v])?)
+        .with("g", r.normal(&[b, t, hv, k])?)
+        .with("beta", r.normal(&[b, t, hv])?)
+        .with("A_log", r.uniform(&[hv], -1.0, 0.5)?)
+        .with("dt_bias", r.uniform(&[hv, k], -1.0, 0.0)?)
+        .with("initial_state", r.normal(&[3, hv, k, v])?)
+        .with("cu_seqlens", indices(DType::I32, &[4], &[0, 66, 66, 70])?)
+        .set("qk_l2norm", true)
+        .set("beta_sigmoid", true)
+        .set("allow_neg_eigval", true);
+    let step = Call::new(find("gated_delta_rule_update")?)
+        .with("state", r.normal(&[4, hv, k, v])?)
+        .with("q", r.normal(&[2, h, k])?)
+        .with("k", r.normal(&[2, h, k])?)
+        .with("v", r.normal(&[2, hv, v])?)
+        .with("g", r.uniform(&[2, hv], -0.5, 0.0)?)
+        .with("beta", r.uniform(&[2, hv], 0.0, 1.0)?)
+        .with("state_batch_indices", indices(DType::I64, &[2], &[3, 1])?)
+        .set("qk_l2norm", true);
+    Ok(vec![("gated_delta_rule_packed", packed), ("gated_delta_rule_update", step)])
+}
+
 fn named(all: Exact, like: impl Fn(&str) -> Option<DType>) -> Tensors {
     let mut tensors = Tensors::default();
     for (name, dense) in all {
@@ -280,7 +307,7 @@ fn main() -> Result<()> {
     let directory = directory.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors"));
     std::fs::create_dir_all(&directory).map_err(|error| Error::Io { path: directory.clone(), verb: "written", error })?;
     let mut draw = Draw(Rng::new(2026));
-    for make in [selective_scan, ssd, linear_scan, conv, s5, steps, own_decay_step] {
+    for make in [selective_scan, ssd, linear_scan, conv, s5, steps, own_decay_step, delta] {
         for (name, call) in make(&mut draw)? {
             write(&directory, name, &call)?;
         }

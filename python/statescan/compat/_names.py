@@ -20,7 +20,7 @@ _LAYERS = {"..nn": ("Mamba", "Mamba2")}
 _CONVOLUTIONS = {".causal_conv1d": ("causal_conv1d_fn", "causal_conv1d_update")}
 _S5 = {"..nn": ("S5",)}
 _MODEL = {".models": ("MambaLMHeadModel",)}
-_GATED_DELTA_RULE = ("chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule")
+_GATED_DELTA_RULE = ("chunk_gated_delta_rule", "chunk_gdn", "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn")
 _KDA = ("chunk_kda", "fused_recurrent_kda")
 
 # the names of each module, by the modules here that have them
@@ -101,7 +101,7 @@ MODULES = {
     },
     "fla": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
     "fla.ops": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
-    "fla.ops.gated_delta_rule": {".fla": (*_GATED_DELTA_RULE, "chunk_gdn")},
+    "fla.ops.gated_delta_rule": {".fla": _GATED_DELTA_RULE},
     "fla.ops.kda": {".fla": _KDA},
     "nkilib": {},
     "nkilib.experimental": {},

@@ -4,14 +4,20 @@ Besides what the origin's functions take they name `cu_seq_lens_q` and `seq_idx`
 signature names, and packed rows need one of them.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from .. import functions
 
-__all__ = ["chunk_gated_delta_rule", "chunk_gdn", "chunk_kda", "fused_recurrent_gated_delta_rule", "fused_recurrent_kda"]
+__all__ = [
+    "chunk_gated_delta_rule",
+    "chunk_gdn",
+    "chunk_kda",
+    "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_gdn",
+    "fused_recurrent_kda",
+]
 
 # options of the origin that say how it computes, and none what
 _HINTS = ("chunk_size", "chunk_indices", "cu_seqlens_cpu", "safe_gate", "disable_recompute", "use_graph", "max_num_seqs")
@@ -89,14 +95,14 @@ def chunk_gated_delta_rule(
     dt_bias: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     seq_idx: Tensor | None = None,
-    **others: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The gated delta rule; shapes as in `statescan.gated_delta_rule`.
 
     Returns:
         o, of v's shape and type, and the final state, float32, or None without `output_final_state`.
     """
-    others |= {"state_v_first": state_v_first, "cp_context": cp_context}
+    others = kwargs | {"state_v_first": state_v_first, "cp_context": cp_context}
     others |= {"cu_seqlens_cpu": cu_seqlens_cpu, "chunk_indices": chunk_indices}
     return _rule(
         "chunk_gated_delta_rule",
@@ -134,7 +140,7 @@ def fused_recurrent_gated_delta_rule(
     *,
     cu_seq_lens_q: Tensor | None = None,
     seq_idx: Tensor | None = None,
-    **others: Any,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The same as `chunk_gated_delta_rule`, with gradients too; `gk` is a logarithm for every key channel."""
     if gk is not None and use_gate_in_kernel:
@@ -148,8 +154,11 @@ def fused_recurrent_gated_delta_rule(
         by_channel=False,
         options=_options(use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval),
         packed=(cu_seqlens, cu_seq_lens_q, seq_idx),
-        others={**others, "gv": gv, "state_v_first": state_v_first},
+        others={**kwargs, "gv": gv, "state_v_first": state_v_first},
     )
+
+
+fused_recurrent_gdn = fused_recurrent_gated_delta_rule
 
 
 def _options(qk_l2norm, beta_sigmoid, allow_neg_eigval):
@@ -158,58 +167,91 @@ def _options(qk_l2norm, beta_sigmoid, allow_neg_eigval):
     return {"qk_l2norm": qk_l2norm, "beta_sigmoid": beta_sigmoid, "allow_neg_eigval": doubled}
 
 
-def _kda(name):
-    def kda(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        scale=None,
-        initial_state=None,
-        output_final_state=False,
-        use_qk_l2norm_in_kernel=False,
-        use_gate_in_kernel=False,
-        use_beta_sigmoid_in_kernel=False,
-        allow_neg_eigval=False,
-        safe_gate=False,
-        lower_bound=None,
-        disable_recompute=False,
-        return_intermediate_states=False,
-        state_v_first=False,
-        cu_seqlens=None,
-        cu_seqlens_cpu=None,
-        cp_context=None,
-        *,
-        A_log=None,
-        dt_bias=None,
-        cu_seq_lens_q=None,
-        seq_idx=None,
-        **others,
-    ):
-        """Kimi Delta Attention; shapes as in `statescan.gated_delta_rule`, `g` with key channels.
-
-        Returns:
-            o, of v's shape and type, and the final state, float32, or None without `output_final_state`.
-        """
-        others |= {"safe_gate": safe_gate, "disable_recompute": disable_recompute, "cu_seqlens_cpu": cu_seqlens_cpu}
-        others |= {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context}
-        return _rule(
-            name,
-            *(q, k, v, g, beta, scale, initial_state, output_final_state),
-            raw=(use_gate_in_kernel, A_log, dt_bias),
-            by_channel=True,
-            options={
-                **_options(use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval),
-                "lower_bound": lower_bound,
-            },
-            packed=(cu_seqlens, cu_seq_lens_q, seq_idx),
-            others={**others, "state_v_first": state_v_first},
-        )
-
-    kda.__name__ = kda.__qualname__ = name
-    return kda
+def _kda(name, *arguments, raw, flags, lower_bound, packed, others):
+    """Both functions of KDA; `arguments` are the first ones of `_rule`, `flags` those of `_options`."""
+    options = {**_options(*flags), "lower_bound": lower_bound}
+    return _rule(name, *arguments, raw=raw, by_channel=True, options=options, packed=packed, others=others)
 
 
-chunk_kda: Callable[..., tuple[Tensor, Tensor | None]] = _kda("chunk_kda")
-fused_recurrent_kda: Callable[..., tuple[Tensor, Tensor | None]] = _kda("fused_recurrent_kda")
+def chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,
+    return_intermediate_states: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    cp_context: None = None,
+    use_graph: bool = False,
+    max_num_seqs: int | None = None,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Kimi Delta Attention; shapes as in `statescan.gated_delta_rule`, `g` with key channels.
+
+    Returns:
+        o, of v's shape and type, and the final state, float32, or None without `output_final_state`.
+    """
+    others = kwargs | {"safe_gate": safe_gate, "disable_recompute": disable_recompute, "cu_seqlens_cpu": cu_seqlens_cpu}
+    others |= {"return_intermediate_states": return_intermediate_states, "cp_context": cp_context}
+    others |= {"state_v_first": state_v_first, "use_graph": use_graph, "max_num_seqs": max_num_seqs}
+    return _kda(
+        "chunk_kda",
+        *(q, k, v, g, beta, scale, initial_state, output_final_state),
+        raw=(use_gate_in_kernel, A_log, dt_bias),
+        flags=(use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval),
+        lower_bound=lower_bound,
+        packed=(cu_seqlens, cu_seq_lens_q, seq_idx),
+        others=others,
+    )
+
+
+def fused_recurrent_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    lower_bound: float | None = None,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Kimi Delta Attention as `chunk_kda` has it, with gradients too."""
+    return _kda(
+        "fused_recurrent_kda",
+        *(q, k, v, g, beta, scale, initial_state, output_final_state),
+        raw=(use_gate_in_kernel, A_log, dt_bias),
+        flags=(use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval),
+        lower_bound=lower_bound,
+        packed=(cu_seqlens, cu_seq_lens_q, seq_idx),
+        others={**kwargs, "state_v_first": state_v_first},
+    )
