@@ -1,39 +1,45 @@
 """One step of `ssd`, in its own shapes, by that of the selective scan."""
 
+import sys
 from typing import overload
 
 from . import functions
 from ._operations import SELECTIVE_STATE_UPDATE
 from ._types import Array, J, Limits, T
 
-# the shapes of the arguments of `ssd_update`, by the names of sizes
+# the shapes of arguments that are expanded, and of those that they are expanded to, by the names of sizes
 _SHAPES = {
-    "x": [("batch", "nheads", "headdim")],
-    "dt": [("batch", "nheads")],
-    "A": [("nheads",)],
-    "B": [("batch", "dstate"), ("batch", "ngroups", "dstate")],
-    "C": [("batch", "dstate"), ("batch", "ngroups", "dstate")],
-    "D": [("nheads",), ("nheads", "headdim")],
-    "z": [("batch", "nheads", "headdim")],
-    "dt_bias": [("nheads",)],
-    "dt_a": [("batch", "nheads")],
+    "state": ("(batch, nheads, headdim, dstate)",),
+    "x": ("(batch, nheads, headdim)",),
+    "dt": ("(batch, nheads)",),
+    "A": ("(nheads,)",),
+    "D": ("(nheads,)", "(nheads, headdim)"),
+    "dt_bias": ("(nheads,)",),
+    "dt_a": ("(batch, nheads)",),
 }
 
 
-def _check(given):
-    """Refuses shapes that would be stretched, and those that the step would call by other names."""
-    sizes = dict(zip(("nheads", "headdim", "dstate"), given.pop("state").shape[1:]))
-    for name, tensor in given.items():
-        if tensor is None:
-            continue
-        shape, possible = tuple(tensor.shape), _SHAPES[name]
-        fits = [axes for axes in possible if len(axes) == len(shape)]
-        if fits and name == "x":
-            sizes["batch"] = shape[0]
-        if not fits or any(sizes.get(axis, size) != size for axis, size in zip(fits[0], shape)):
-            words = " or ".join(f"({', '.join(axes)}{',' if len(axes) == 1 else ''})" for axes in possible)
-            beside = ", ".join(f"{axis} {size}" for axis, size in sizes.items() if any(axis in axes for axes in possible))
-            raise ValueError(f"ssd_update: `{name}` must have shape {words}, got {shape}; here are {beside}")
+def _refuse(name, tensor, state):
+    """Refuses a shape that would be stretched to another one."""
+    of_state = "" if name == "state" else f"; the state has shape {tuple(state.shape)}"
+    raise ValueError(f"ssd_update: `{name}` must have shape {' or '.join(_SHAPES[name])}, got {tuple(tensor.shape)}{of_state}")
+
+
+def _check(state, x, dt, A, D, dt_bias, dt_a):
+    """Refuses what does not fit together; the step of the selective scan looks at the rest."""
+    rows, heads = x.shape, state.shape[1:3]
+    own = rows[1:2]
+    for name, tensor, fits in (
+        ("state", state, len(state.shape) == 4),
+        ("x", x, len(rows) == 3 and rows[1:] == heads),
+        ("dt", dt, dt.shape == rows[:2]),
+        ("A", A, A.shape == own),
+        ("D", D, D is None or D.shape in (own, heads)),
+        ("dt_bias", dt_bias, dt_bias is None or dt_bias.shape == own),
+        ("dt_a", dt_a, dt_a is None or dt_a.shape == rows[:2]),
+    ):
+        if not fits:
+            _refuse(name, tensor, state)
 
 
 def _spread(tensor, shape):
@@ -43,12 +49,13 @@ def _spread(tensor, shape):
     tensor = tensor[(..., *(None,) * (len(shape) - tensor.ndim))]
     if hasattr(tensor, "expand"):
         return tensor.expand(shape)
-    library = tensor.__array_namespace__()
-    spread = library.broadcast_to(tensor, shape)
-    if hasattr(spread, "strides") and library.__name__ == "numpy":
-        # as a view that NumPy does not mark as one that must not be written
-        return library.lib.stride_tricks.as_strided(tensor, shape, spread.strides)
-    return spread
+    if not hasattr(tensor, "strides"):
+        return tensor.__array_namespace__().broadcast_to(tensor, shape)
+    # NumPy's own way marks it as a view that must not be written, which is not shared
+    library = functions._framework("ssd_update", "state", tensor).__name__.rpartition(".")[2]
+    own = zip(tensor.shape, shape, tensor.strides)
+    strides = [stride if size == wanted else 0 for size, wanted, stride in own]
+    return sys.modules[f"{library}.lib.stride_tricks"].as_strided(tensor, shape, strides)
 
 
 # fmt: off
@@ -108,9 +115,7 @@ def ssd_update(
         other = functions._framework("ssd_update", name, tensor)
         if not (other is framework or functions._mix(other, framework)):
             raise TypeError(f"ssd_update: `{name}` must be of the same kind as `state`, got {type(tensor).__qualname__}")
-    if len(state.shape) != 4:
-        raise ValueError(f"ssd_update: `state` must have shape (batch, nheads, headdim, dstate), got {tuple(state.shape)}")
-    _check({"state": state, "x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias, "dt_a": dt_a})
+    _check(state, x, dt, A, D, dt_bias, dt_a)
     heads, rows = state.shape[1:3], x.shape
     low, high = (None, None) if dt_limit is None else functions._limits("ssd_update", dt_limit)
     steps, decay_steps = _spread(dt, rows), _spread(dt_a, rows)

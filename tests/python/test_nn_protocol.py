@@ -152,7 +152,11 @@ def test_what_a_step_of_ssd_refuses():
     given = {name: t[:, 0] if t.ndim > 1 else t for name, t in ssd_tensors(torch.from_numpy, None).items()}
     state = torch.zeros(2, 4, 3, 5)
     for name, wrong, words in [
-        ("dt", torch.zeros(2, 4, 1), r"`dt` must have shape \(batch, nheads\), got \(2, 4, 1\); here are nheads 4, batch 2"),
+        (
+            "dt",
+            torch.zeros(2, 4, 1),
+            r"`dt` must have shape \(batch, nheads\), got \(2, 4, 1\); the state has shape \(2, 4, 3, 5\)",
+        ),
         ("A", torch.zeros(4, 5), r"`A` must have shape \(nheads,\), got \(4, 5\)"),
         ("D", torch.zeros(3), r"`D` must have shape \(nheads,\) or \(nheads, headdim\), got \(3,\)"),
         ("x", torch.zeros(2, 3, 4), r"`x` must have shape \(batch, nheads, headdim\), got \(2, 3, 4\)"),
