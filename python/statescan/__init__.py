@@ -1,4 +1,4 @@
-"""State-space scans as fast, exact, differentiable operations.
+"""Linear recurrences as fast, exact, differentiable operations.
 
 Functions take PyTorch tensors and JAX arrays (with gradients), or NumPy or CuPy arrays (without gradients), and return the same
 kind on the same device.

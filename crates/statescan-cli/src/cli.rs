@@ -17,7 +17,7 @@ use clap_complete::Shell;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 
-/// State-space scans (selective scan, SSD, S5) as fast, differentiable operations: run, verify and time them.
+/// Linear recurrences (selective scan, SSD, S5, gated delta rule) as fast, differentiable operations: run, verify and time them.
 ///
 /// Without a command it runs the selective scan, forward and backward, on what a Mamba layer sees for a passage of text.
 #[derive(Debug, Parser)]
