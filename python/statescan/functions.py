@@ -549,8 +549,8 @@ def gated_delta_rule(
 ) -> tuple[T, T]:
     """The gated delta rule: ``S' = exp(g[t]) S``, ``S = S' + k[t] (beta[t] (v[t] - S'^T k[t]))^T``, ``y[t] = scale S^T q[t]``.
 
-    It runs on CPUs. Tensors may have any strides: parts of a tensor whose channels come before time, and states with their last
-    two axes exchanged (``state.transpose(-1, -2)``), go in without a copy.
+    Tensors may have any strides: parts of a tensor whose channels come before time, and states with their last two axes
+    exchanged (``state.transpose(-1, -2)``), go in without a copy.
 
     Args:
         q, k: (batch, seqlen, heads, key_width), widths at most 256.

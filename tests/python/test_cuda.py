@@ -8,16 +8,21 @@ import torch
 import statescan
 import statescan.compat
 from cases import CASES, Case, Random, results
-from statescan.compat import mamba_ssm
+from statescan.compat import fla, mamba_ssm
 from test_results import TOLERANCE, assert_close, gradients
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
 each_case = pytest.mark.parametrize("name", CASES)
-# the gated delta rule has no backward pass there
-each_differentiable = pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.op != "gated_delta_rule"])
 # one for each operation
-ONE_EACH = ["selective_scan_everything", "ssd_everything", "s5_inner_real", "linear_scan_state", "causal_conv1d_everything"]
+ONE_EACH = [
+    "selective_scan_everything",
+    "ssd_everything",
+    "gated_delta_rule_everything",
+    "s5_inner_real",
+    "linear_scan_state",
+    "causal_conv1d_everything",
+]
 one_each = pytest.mark.parametrize("name", ONE_EACH)
 
 
@@ -40,7 +45,7 @@ def test_results(name, dtype):
         assert_close(got.cpu(), expected, TOLERANCE[dtype], f"result {i}")
 
 
-@each_differentiable
+@each_case
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients(name, dtype):
     case = on_gpu(name, dtype)
@@ -101,6 +106,8 @@ def steps():
     more = {"D": r.real(6), "z": r.real(2, 6), "dt_bias": r.real(6)}
     simple = {"u": r.complex(2, 3), "delta": r.step(2, 5), "A": r.oscillation(5), "B": r.complex(5, 3), "C": r.complex(3, 5)}
     shift = {"x": r.real(2, 6), "weight": r.real(6, 4), "bias": r.real(6)}
+    rule = {"q": r.real(2, 2, 5), "k": r.real(2, 2, 5), "v": r.real(2, 4, 3), "g": -r.step(2, 4), "beta": r.real(2, 4)}
+    channels = rule | {"g": r.real(2, 4, 5), "A_log": r.real(4), "dt_bias": r.real(4, 5), "state_batch_indices": index}
     return {
         "selective": ("selective_state_update", {"state": r.real(2, 6, 5)}, selective, {}),
         "selective, all": ("selective_state_update", {"state": r.real(2, 6, 5)}, selective | more, {"dt_softplus": True}),
@@ -111,6 +118,8 @@ def steps():
             {"discretization": "zoh"},
         ),
         "simplified": ("simplified_state_update", {"state": r.complex(2, 5)}, simple, {}),
+        "delta rule": ("gated_delta_rule_update", {"state": r.real(2, 4, 5, 3)}, rule, {"qk_l2norm": True}),
+        "delta rule, channels": ("gated_delta_rule_update", {"state": r.real(3, 4, 5, 3)}, channels, {"beta_sigmoid": True}),
         "convolution": ("causal_conv1d_update", {"conv_state": r.real(2, 6, 3)}, shift, {"activation": "silu"}),
     }
 
@@ -125,6 +134,12 @@ def test_steps(name):
     assert_close(got.cpu(), expected, 1e-5, "result")
     for argument, after in state.items():
         assert_close(state_on_gpu[argument].cpu(), after, 1e-5, argument)
+
+
+def test_names_of_fla():
+    case = on_gpu("gated_delta_rule", torch.bfloat16)
+    y, state = fla.chunk_gated_delta_rule(**case.tensors, output_final_state=True)
+    assert all(torch.equal(a, b) for a, b in zip((y, state), case(), strict=True))
 
 
 @one_each

@@ -33,8 +33,7 @@ def arrays_of(case):
     return {name: to_jax(tensor) for name, tensor in case.tensors.items()}
 
 
-# the gated delta rule has no backward pass there
-@pytest.mark.parametrize("name", [name for name, case in ALL.items() if case.op != "gated_delta_rule"])
+@pytest.mark.parametrize("name", ALL)
 def test_results_and_gradients(name):
     check(on_gpu(name))
 

@@ -70,7 +70,7 @@ def _or_as_without(ours, own):
 
     @functools.wraps(ours)
     def compute(q, *arguments, **options):
-        if q.device.type in ("cpu", "meta"):
+        if q.device.type in ("cpu", "meta") or (q.device.type == "cuda" and q.dtype != torch.float64):
             return ours(q, *arguments, **options)
         if any(options.get(name) is not None for name in ("cu_seqlens", "cu_seq_lens_q", "seq_idx")):
             raise NotImplementedError(f"{ours.__name__} of statescan has no kernel on {q.device.type} for packed rows")

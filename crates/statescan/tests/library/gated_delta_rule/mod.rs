@@ -277,7 +277,7 @@ fn check(case: &Case, execs: &[Exec]) {
         }
         let Some(grads) = run_backward(case, &inputs, exec, Some(&got.saved)) else { continue };
         for (name, got) in &grads {
-            let (wanted, bound) = (of(&by, name), ErrorBound::for_gradient(got.dtype(), case.seqlen));
+            let (wanted, bound) = (of(&by, name), on_device(ErrorBound::for_gradient(got.dtype(), case.seqlen)));
             // sums over steps, or differences of sums over a chunk, whose terms are as large as the gradients by queries; what is too small for a normal
             // number has no digits
             let scale = match *name {

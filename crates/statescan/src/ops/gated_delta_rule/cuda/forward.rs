@@ -85,7 +85,7 @@ impl Plan {
 }
 
 /// Whether neighbouring steps lie closer than neighbouring channels.
-fn by_time(view: &View<'_>) -> bool {
+pub(super) fn by_time(view: &View<'_>) -> bool {
     let (shape, strides) = (view.shape(), view.strides());
     width(view) == 1 && shape[TIME] > 1 && shape[3] > 1 && strides[TIME].unsigned_abs() < strides[3].unsigned_abs()
 }

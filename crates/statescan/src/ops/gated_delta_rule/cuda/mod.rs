@@ -1,36 +1,24 @@
 //! The gated delta rule on CUDA.
 
+mod backward;
+mod backward_plan;
 mod forward;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
+pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 pub(super) use forward::{forward, workspace_len};
 
 use super::problem::Problem;
-use super::{GradientTargets, Sources};
-use crate::cuda::{Config, Header, Queue, Stream, Strided, header, params};
-use crate::error::{Error, Result};
+use crate::cuda::{Config, Header, Strided, header, params};
+use crate::error::Result;
 use crate::ops::on_cuda::{dtype, single_only};
+use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, View};
 
 /// How decays and beta are made: calls and steps read them by the same rules.
 pub(super) const GATES: Header = header!("gates.cuh");
 const INPUTS: Header = header!("inputs.cuh");
-
-const NO_BACKWARD: Error = Error::Unavailable { what: "the backward pass of gated_delta_rule", why: "it has no kernel for CUDA" };
-
-pub(super) fn backward_workspace_len(_stream: &Stream, _problem: &Problem<'_>) -> Result<usize> {
-    Err(NO_BACKWARD)
-}
-
-pub(super) fn backward(
-    _queue: &Queue<'_>,
-    _problem: &Problem<'_>,
-    _sources: &Sources<'_>,
-    _targets: &GradientTargets,
-) -> Result<()> {
-    Err(NO_BACKWARD)
-}
 
 params! {
     /// What every kernel reads.
@@ -83,6 +71,11 @@ impl<'p, 'a> Call<'p, 'a> {
 
     fn sequence_count(&self) -> usize {
         self.problem.sequences.count(&self.problem.segments)
+    }
+
+    /// Whether sequences have states of their own, so that each is walked on its own.
+    fn is_by_sequence(&self) -> bool {
+        matches!(self.problem.sequences, Sequences::CuSeqlens(_)) || self.numbered()
     }
 
     /// Pieces of time that blocks walk on their own: sequences that have states, or rows.

@@ -1,13 +1,15 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill.
 
+use super::backward::{Backward, GRADIENTS, PREPARE, WALK};
+use super::backward_plan::{self, Setting};
 use super::forward::{Plan, STEPS};
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::ops::checked::NO_STATES;
-use crate::ops::gated_delta_rule::{Args, Targets};
+use crate::ops::gated_delta_rule::{Args, GradientTargets, Sources, Targets};
 use crate::ops::sequences::Sequences;
-use crate::tensor::Device;
+use crate::tensor::{Device, RawViewMut};
 
 /// (seqlen, heads, heads of values, keys, values)
 type Sizes = [usize; 5];
@@ -65,5 +67,61 @@ fn steps_compile() {
     // channels before time, and nothing that is optional
     let first = |heads: usize| tensor(DType::BF16, &[1, heads, 64, 300]).permute(&[0, 3, 1, 2]);
     add(&mut suite, &Args::new(first(2), first(2), first(4)), Numbers::H200);
+    suite.compile();
+}
+
+/// Every gradient of a call and every cotangent, or what little there can be.
+fn add_backward(suite: &mut Suite, args: &Args<'_>, numbers: Numbers, whole: bool) {
+    let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
+    let call = Call::new(&problem).unwrap();
+    let plan = backward_plan::Plan::new(&call, Setting { numbers, tf32: false }).unwrap();
+    let state = || problem.normal.state(tensor(DType::F32, &problem.state_shape));
+    let given = |view: View<'static>| whole.then_some(view);
+    let like = |view: &View<'_>| tensor(view.dtype(), &view.shape());
+    let wanted = |view: &Option<View<'_>>| view.as_ref().filter(|_| whole).map(|view| target(like(view)));
+    let all = |view: &View<'_>| -> Option<RawViewMut> { whole.then(|| target(like(view))) };
+    let sources = Sources { y: given(like(&problem.v)), final_state: given(state()), ..Sources::default() };
+    let targets = GradientTargets {
+        q: all(&problem.q),
+        k: all(&problem.k),
+        v: Some(target(like(&problem.v))),
+        g: wanted(&problem.g),
+        beta: wanted(&problem.beta),
+        a_log: wanted(&problem.a_log),
+        dt_bias: wanted(&problem.dt_bias),
+        initial_state: whole.then(|| target(state())),
+        ..GradientTargets::default()
+    };
+    let pass = Backward { call, sources: &sources, targets: &targets, plan };
+    let architectures: &[_] = if numbers == Numbers::SMALL { &["sm_80", "sm_120"] } else { &["sm_90a", "sm_100"] };
+    suite.add_for(architectures, &PREPARE, &pass.prepare_config());
+    suite.add_for(architectures, &WALK, &pass.walk_config());
+    suite.add_for(architectures, &GRADIENTS, &pass.gradients_config());
+}
+
+#[test]
+fn backward_passes_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    for numbers in [Numbers::H200, Numbers::SMALL] {
+        for by_channel in [false, true] {
+            for (dtype, sizes) in [
+                (DType::BF16, [300, 16, 32, 128, 128]),
+                (DType::F32, [300, 1, 2, 128, 128]),
+                (DType::F16, [300, 2, 2, 64, 256]),
+                (DType::F32, [70, 2, 4, 5, 3]),
+            ] {
+                let whole = everything(dtype, sizes, by_channel);
+                add_backward(&mut suite, &whole, numbers, true);
+                add_backward(&mut suite, &args(dtype, sizes, by_channel), numbers, false);
+                let bounds = Sequences::CuSeqlens(tensor(DType::I64, &[4]));
+                add_backward(&mut suite, &Args { sequences: bounds, initial_state: None, ..whole }, numbers, true);
+                let index = Sequences::SeqIdx(tensor(DType::I32, &[1, sizes[0]]));
+                add_backward(&mut suite, &Args { sequences: index, reverse: true, ..whole }, numbers, true);
+            }
+        }
+    }
+    // channels before time, and nothing that is optional
+    let first = |heads: usize| tensor(DType::BF16, &[1, heads, 64, 300]).permute(&[0, 3, 1, 2]);
+    add_backward(&mut suite, &Args::new(first(2), first(2), first(4)), Numbers::H200, true);
     suite.compile();
 }

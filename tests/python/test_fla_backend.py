@@ -1,0 +1,53 @@
+"""An installed `fla` computes on ours once it is told so."""
+
+import pytest
+import torch
+
+import statescan
+from cases import CASES
+from statescan.compat import fla_backend
+
+pytest.importorskip("fla.backends", reason="fla-core is not installed")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    from fla import backends
+
+    for registries in ("_operation_registries", "_function_registries"):
+        for registry in getattr(backends, registries).values():
+            monkeypatch.setattr(registry, "_backends", dict(registry._backends))
+    fla_backend.register()
+
+
+def inputs(name):
+    case = CASES[name].to(torch.float32, "cpu")
+    return {argument: case.tensors[argument].clone().requires_grad_() for argument in ("q", "k", "v", "g", "beta")}
+
+
+@pytest.mark.parametrize(
+    ("name", "op"), [("gated_delta_rule", "chunk_gated_delta_rule"), ("gated_delta_rule_channels", "chunk_kda")]
+)
+def test_functions_of_fla(name, op):
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    from fla.ops.kda import chunk_kda
+
+    function = {"chunk_gated_delta_rule": chunk_gated_delta_rule, "chunk_kda": chunk_kda}[op]
+    theirs, ours = inputs(name), inputs(name)
+    y, state = function(**theirs, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    expected = statescan.gated_delta_rule(**ours, qk_l2norm=True)
+    assert torch.equal(y, expected[0]) and torch.equal(state, expected[1])
+    y.square().sum().backward()
+    expected[0].square().sum().backward()
+    assert all(torch.equal(tensor.grad, ours[argument].grad) for argument, tensor in theirs.items())
+
+
+def test_what_is_not_taken():
+    tensors = inputs("gated_delta_rule")
+    taken = fla_backend._verdict("chunk_gated_delta_rule", *tensors.values(), chunk_size=64)
+    assert taken == (True, None)
+    for option in ({"cp_context": object()}, {"transpose_state_layout": True}):
+        is_taken, reason = fla_backend._verdict("chunk_gated_delta_rule", *tensors.values(), **option)
+        assert not is_taken and next(iter(option)) in reason
+    is_taken, reason = fla_backend._verdict("chunk_kda", *(tensor.to("meta") for tensor in tensors.values()))
+    assert not is_taken and "meta" in reason
