@@ -56,7 +56,8 @@
 //! **CUDA.** The forward pass takes the same steps in the same order, with the state in registers: what it computes is `f32` whatever an argument is
 //! stored as. The backward pass computes the states again, and takes chunks of 16 to 64 steps as products on tensor cores: of `bf16` where q, k and v are,
 //! of tf32 where they are `f16`, else of `f32` with its own accuracy. Two walks over the chunks, one forwards with the state and one backwards with its
-//! gradient, run at the same time. There are no kernels for `f64`.
+//! gradient, run at the same time. States of each sequence of `seq_idx` have gradients there where the initial state is given. There are no kernels for
+//! `f64`.
 
 mod cpu;
 mod cuda;

@@ -79,9 +79,18 @@ pub(super) struct Backward<'p, 'a> {
     pub plan: Plan,
 }
 
+/// Scratch memory is counted before cotangents are seen, and only an initial state says then how many sequences of `seq_idx` have states.
+const NO_COUNT: Error = Error::Unavailable {
+    what: "the backward pass of gated_delta_rule on CUDA with a state for each sequence of `seq_idx`",
+    why: "it needs the initial state, too",
+};
+
 /// Elements of the workspace, whatever is given and asked for.
 pub(in crate::ops::gated_delta_rule) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
     let call = Call::new(problem)?;
+    if call.numbered() && problem.initial_state.is_none() {
+        return Err(NO_COUNT);
+    }
     Ok(Layout::new(&call, &Plan::new(&call, Setting::of(stream))?).len)
 }
 
