@@ -550,7 +550,7 @@ def gated_delta_rule(
     """The gated delta rule: ``S' = exp(g[t]) S``, ``S = S' + k[t] (beta[t] (v[t] - S'^T k[t]))^T``, ``y[t] = scale S^T q[t]``.
 
     Tensors may have any strides: parts of a tensor whose channels come before time, and states with their last two axes
-    exchanged (``state.transpose(-1, -2)``), go in without a copy.
+    exchanged (``state.transpose(-1, -2)``), go in as they are.
 
     Args:
         q, k: (batch, seqlen, heads, key_width), widths at most 256.

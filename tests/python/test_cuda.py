@@ -7,7 +7,7 @@ import torch
 
 import statescan
 import statescan.compat
-from cases import CASES, Case, Random, results
+from cases import CASES, Case, Random, delta, results
 from statescan.compat import fla, mamba_ssm
 from test_results import TOLERANCE, assert_close, gradients
 
@@ -58,6 +58,24 @@ def test_gradients(name, dtype):
         tolerance = 10 * TOLERANCE[tensor.dtype if tensor.is_floating_point() else dtype]
         wide = 0.2 if dtype == torch.bfloat16 else tolerance
         assert_close(gradient.cpu(), expected[argument], wide, f"gradient of {argument}")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("channels_first", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gated_delta_rule_as_models_call_it(dtype, channels_first, packed):
+    """128 keys and values, which tensor cores take in bf16."""
+    sizes = {"batch": 1 if packed else 2, "heads": 2, "value_heads": 4, "seqlen": 300, "key_width": 128, "value_width": 128}
+    tensors = delta(**sizes)
+    if not channels_first:
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    if packed:
+        tensors["cu_seqlens"] = torch.tensor([0, 70, 70, 199, 300])
+    case = Case("gated_delta_rule", tensors, {"qk_l2norm": True}).to(dtype, "cuda")
+    got = case()
+    for i, (result, again, expected) in enumerate(zip(got, case(), case.double().reference(), strict=True)):
+        assert_close(result.cpu(), expected, TOLERANCE[dtype], f"result {i}")
+        assert torch.equal(result, again), f"result {i} from run to run"
 
 
 LONG = {

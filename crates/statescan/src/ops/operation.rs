@@ -189,6 +189,7 @@ impl Operation {
         let call = on_a_device(call)?;
         call.check_presence()?;
         match call.signature.name {
+            "gated_delta_rule" => gated_delta_rule::plan(&gated_delta_rule::Args::of_call(&call), gpu.0),
             "ssd" => ssd::plan(&ssd::Args::of_call(&call), gpu.0),
             "simplified_scan" | "s5_inner" => simplified_scan::plan(&simplified_scan::Args::of_call(&call), gpu.0),
             what => Err(Error::Unavailable { what, why: "its kernels are the same for every call" }),

@@ -54,7 +54,11 @@
 //! States before every chunk and `u` come from the forward pass, or are computed again. Gradients overwrite.
 //!
 //! **CUDA.** The forward pass takes the same steps in the same order, with the state in registers: what it computes is `f32` whatever an argument is
-//! stored as. The backward pass computes the states again, and takes chunks of 16 to 64 steps as products on tensor cores: of `bf16` where q, k and v are,
+//! stored as. On Hopper calls in bf16 with one decay a head, 64 or 128 keys and a multiple of 64 values are computed in chunks of 64 steps as products of
+//! tensor cores, whose factors are bf16: the inverses of all chunks beside each other, then the chain of states. That takes a workspace, which also has
+//! copies of what the copy engine cannot read as it lies, such as parts of a tensor whose channels come before time.
+//!
+//! The backward pass computes the states again, and takes chunks of 16 to 64 steps as products on tensor cores: of `bf16` where q, k and v are,
 //! of tf32 where they are `f16`, else of `f32` with its own accuracy. Two walks over the chunks, one forwards with the state and one backwards with its
 //! gradient, run at the same time. States of each sequence of `seq_idx` have gradients there where the initial state is given. There are no kernels for
 //! `f64`.
@@ -66,8 +70,10 @@ mod problem;
 pub mod reference;
 pub mod update;
 
+use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::checked::NO_STATES;
 use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
@@ -178,6 +184,10 @@ operation! {
         /// Saved states for the backward pass: dense, of [`checkpoints_len`] elements, f32 (f64 where v is).
         checkpoints,
     }
+    workspace {
+        /// Scratch memory: dense, f32, of [`workspace_len`] elements. Without it calls on CUDA may be slower.
+        workspace,
+    }
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements, of which the CPU needs none.
     }
@@ -199,10 +209,23 @@ pub fn final_state_shape(args: &Args<'_>) -> Result<Shape> {
     prepared::state_shape(&Table, &args.call())
 }
 
+/// Number of `f32` elements that `Outputs::workspace` must have if it is given; none on the CPU.
+///
+/// # Errors
+/// Those of [`forward`] that concern the arguments, unless none is needed whatever they are.
+pub fn workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
+    if exec.stream().is_none() { Ok(0) } else { prepare(exec, args)?.workspace_len() }
+}
+
 /// Number of `f32` elements that `Gradients::workspace` must have, none on the CPU.
 ///
 /// # Errors
 /// Those of [`forward`] that concern the arguments.
 pub fn backward_workspace_len(exec: &Exec, args: &Args<'_>) -> Result<usize> {
     prepare(exec, args)?.backward_workspace_len(true)
+}
+
+/// The kernels of the forward pass on a GPU.
+pub(super) fn plan(args: &Args<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunch>> {
+    cuda::plan(&Problem::new(args, args.v.device(), NO_STATES)?, numbers)
 }

@@ -199,11 +199,16 @@ fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec) -> Option<Results> {
     let (inputs, rng) = (inputs.on(exec), &mut Rng::new(case.seed + 1));
     let args = inputs.args(case);
     let len = gdr::checkpoints_len(&args).unwrap();
+    // a call that there is no kernel for has no length either
+    let scratch = gdr::workspace_len(exec, &args).unwrap_or(0);
     let mut fresh = |dtype, shape: &[usize], layout| on(exec, &poisoned(rng, dtype, shape, layout));
     let mut y = fresh(case.dtype, &inputs.v.shape(), case.layout);
     let mut last = fresh(case.wide(), &case.state_shape(), case.layout);
-    let mut saved = fresh(case.wide(), &[len], Layout::Dense);
+    let [mut saved, mut scratch] = [(case.wide(), len), (DType::F32, scratch)].map(|(of, len)| fresh(of, &[len], Layout::Dense));
     let mut out = Outputs::default().y(y.view_mut()).final_state(last.view_mut()).checkpoints(saved.view_mut());
+    if !scratch.view().is_empty() {
+        out = out.workspace(scratch.view_mut());
+    }
     let call = gdr::forward(exec, &args, &mut out);
     ran(exec, call, &[&y, &last]).then(|| Results { y: home(&y), last: home(&last), saved })
 }

@@ -1,7 +1,10 @@
 //! The forward pass: which kernel takes a call, and how it is launched.
 
-use super::{Call, GATES, INPUTS, Inputs};
-use crate::cuda::{COMMON, Config, Kernel, Launch, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Stream, Strided, params};
+use super::{Call, GATES, INPUTS, Inputs, hopper};
+use crate::cuda::{
+    COMMON, Config, Kernel, Launch, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, STEP_SIZE, Stream, Strided, params,
+    written_like,
+};
 use crate::error::{Error, Result};
 use crate::ops::gated_delta_rule::problem::{Problem, TIME};
 use crate::ops::gated_delta_rule::{OP, Targets};
@@ -139,16 +142,32 @@ impl Call<'_, '_> {
 }
 
 pub(in crate::ops::gated_delta_rule) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
-    let call = Call::new(problem)?;
+    let (call, y) = (Call::new(problem)?, read(&targets.y));
     if targets.y.is_none() && targets.final_state.is_none() {
         return Ok(());
+    }
+    let workspace = targets.workspace.as_ref().filter(|v| !v.as_read().is_empty());
+    if let Some((route, workspace)) = hopper::Route::new(&call, y, queue.numbers()).zip(workspace) {
+        // SAFETY: as below; a workspace has the elements that the route of the same call wants.
+        return unsafe { route.launch(queue, &call, targets, workspace.as_mut_ptr() as u64) };
     }
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration describes
     // their types and layouts.
     unsafe { call.steps(targets, queue.numbers())?.launch(queue, &STEPS) }.map_err(Into::into)
 }
 
-/// Elements of the workspace that a forward pass wants.
-pub(in crate::ops::gated_delta_rule) fn workspace_len(_stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
-    Call::new(problem).map(|_| 0)
+/// Elements of the workspace that a forward pass wants, whichever results are asked for and however they lie.
+pub(in crate::ops::gated_delta_rule) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<usize> {
+    let call = Call::new(problem)?;
+    Ok(hopper::Route::new(&call, None, stream.numbers()).map_or(0, |route| route.workspace_len(&call)))
+}
+
+/// The launches of a forward pass with every result and a workspace.
+pub(in crate::ops::gated_delta_rule) fn plan(problem: &Problem<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunch>> {
+    let (call, y) = (Call::new(problem)?, written_like(&problem.v)?);
+    let targets = Targets { y: Some(y), ..Targets::default() };
+    Ok(match hopper::Route::new(&call, Some(y.as_read()), numbers) {
+        Some(route) => route.plan(&call),
+        None => vec![PlannedLaunch::new("forward", STEPS.kernel, call.steps(&targets, numbers)?.launch)],
+    })
 }

@@ -1,13 +1,14 @@
-//! The gated delta rule on CUDA.
+//! The gated delta rule on CUDA: step by step for every call, and by chunks on Hopper's tensor cores for what models call.
 
 mod backward;
 mod backward_plan;
 mod forward;
+mod hopper;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
-pub(super) use forward::{forward, workspace_len};
+pub(super) use forward::{forward, plan, workspace_len};
 
 use super::problem::Problem;
 use crate::cuda::{Config, Header, Strided, header, params};

@@ -125,3 +125,35 @@ fn backward_passes_compile() {
     add_backward(&mut suite, &Args::new(first(2), first(2), first(4)), Numbers::H200, true);
     suite.compile();
 }
+
+#[test]
+fn hopper_compiles() {
+    let Some(mut suite) = Suite::new() else { return };
+    let mut add = |args: &Args<'_>, beside: bool| {
+        let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
+        let (call, last) = (Call::new(&problem).unwrap(), target(tensor(DType::F32, &problem.state_shape)));
+        let targets = Targets { y: Some(target(problem.v)), final_state: Some(problem.normal.state(last)), ..Targets::default() };
+        let route = hopper::Route::new(&call, Some(problem.v), Numbers::H200).unwrap();
+        assert_eq!(route.beside, beside, "{args:?}");
+        suite.add_for(&["sm_90a"], &hopper::UNITS, &route.units_config(&call));
+        suite.add_for(&["sm_90a"], &hopper::CHAIN, &route.chain_config(&call, &targets));
+    };
+    for (sizes, beside) in [
+        ([300, 16, 32, 128, 128], true),
+        ([300, 64, 64, 128, 128], false),
+        ([300, 2, 16, 64, 64], true),
+        ([300, 64, 64, 64, 128], false),
+    ] {
+        let plain = args(DType::BF16, sizes, false);
+        add(&plain, beside);
+        add(&everything(DType::BF16, sizes, false), beside);
+        add(&Args { sequences: Sequences::CuSeqlens(tensor(DType::I64, &[2])), qk_l2norm: false, ..plain }, beside);
+    }
+    // channels before time
+    let first = |heads: usize| tensor(DType::BF16, &[1, heads, 64, 300]).permute(&[0, 3, 1, 2]);
+    add(&Args::new(first(2), first(2), first(4)), true);
+    for view in [first(2), tensor(DType::BF16, &[1, 300, 2, 64])] {
+        suite.add_for(&["sm_90a"], &hopper::GATHER, &hopper::gather_config(&view));
+    }
+    suite.compile();
+}

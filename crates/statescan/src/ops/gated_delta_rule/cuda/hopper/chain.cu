@@ -1,0 +1,313 @@
+// The chain of chunks, from units (`unit.cuh`): a block has 64 columns of a head, whose state S it keeps, transposed, in the sums of a warpgroup,
+//
+//   E^T = V^T - (S^T K^T) diag(entering)        D^T = E^T T^T        S^T <- whole S^T + (D^T diag(leaving)) K
+//
+// while a second warpgroup forms y^T = (S^T Q^T) diag(reading) + D^T A^T of what it is handed: threads of both have the same fragments. One warp loads,
+// and the others of its warpgroup write y. Keys are one tile for both products: lines of columns for the first, lines of rows for the second.
+#include "unit.cuh"
+
+static_assert(given<int>(STAGES));
+
+constexpr int K_AT = 0, Q_AT = PANELS * TILE, V_AT = 2 * PANELS * TILE, UNIT_AT = V_AT + TILE, STAGE = UNIT_AT + UNIT_BYTES;
+constexpr int S_AT = STAGES * STAGE, D_AT = S_AT + KEYS * 128, Y_AT = D_AT + TILE, BARRIERS_AT = Y_AT + TILE;
+constexpr int SLICES = VALUES / 64, WRITERS = 3;
+
+// of a pair of warps, one of each warpgroup that computes, where there are four
+struct Barriers {
+  Barrier full[STAGES], empty[STAGES], state_full[4], state_free[4], update_full[4], update_free[4], y_full, y_free;
+};
+static_assert(SHARED == BARRIERS_AT + int(sizeof(Barriers)), "the plan has counted the same");
+
+struct Work {
+  Piece piece;
+  i64 head;
+  int column, chunks, cut;   // and the chunk that has fewer steps, if any
+  i64 first;                 // unit
+
+  DEVICE explicit Work(const Params& p)
+      : piece(p, blockIdx.x / SLICES / p.heads), head(blockIdx.x / SLICES % p.heads), column(blockIdx.x % SLICES * 64),
+        chunks(int((piece.end - piece.start + CHUNK - 1) / CHUNK)) {
+    cut = (piece.end - piece.start) % CHUNK != 0 ? chunks - 1 : -1;
+    const i64 k = IS_BY_SEQUENCE ? i64(blockIdx.x / SLICES / p.heads) % p.sequence_count : 0;
+    first = (piece.batch * p.heads + head) * p.places + first_unit(p, piece.start, k);
+  }
+  DEVICE int count(int chunk) const { return int(min(piece.end - piece.start - i64(chunk) * CHUNK, i64(CHUNK))); }
+};
+
+struct Chain {
+  const Params& p;
+  const Work w;
+  char* const shared;
+  Barriers& barriers;
+  const int thread, lane, warp, pair, fragment;
+
+  DEVICE Chain(const Params& p, char* shared)
+      : p(p), w(p), shared(shared), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)), thread(threadIdx.x % 128), lane(threadIdx.x % 32),
+        warp(thread / 32), pair(lane % 4 * 2), fragment(columns_at()) {}
+
+  DEVICE char* stage(const Turn<STAGES>& turn) const { return shared + turn.at * STAGE; }
+  DEVICE static const f32* factors(const char* stage, int of) { return reinterpret_cast<const f32*>(stage + UNIT_AT + FACTORS_AT) + of; }
+  // those of the columns of a thread's sums
+  DEVICE void load_factors(float2 (&to)[8], const char* stage, int of) const {
+#pragma unroll
+    for (int n = 0; n < 8; n++) to[n] = *reinterpret_cast<const float2*>(factors(stage, of) + 8 * n + pair);
+  }
+
+  // ---- copies: a warp, of which one thread starts them
+
+  DEVICE void copy() const {
+    const int key_head = int(w.head / GROUP), head = int(w.head), batch = int(w.piece.batch);
+    Turn<STAGES> turn;
+    int ready = BESIDE ? 0 : w.chunks;   // chunks whose units are there
+    if constexpr (!BESIDE) wait_for_units();
+#pragma unroll 1
+    for (int chunk = 0; chunk < w.chunks; chunk++, turn.next()) {
+      barrier_wait(barriers.empty[turn.at], turn.phase ^ 1);
+      Barrier& full = barriers.full[turn.at];
+      char* const to = stage(turn);
+      const int step = int(w.piece.start) + chunk * CHUNK;
+      if (lane == 0) {
+        barrier_arrive_expecting(full, STAGE);
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++) tile_load(to + K_AT + panel * TILE, p.k_map, full, {64 * panel, key_head, step, batch});
+        tile_load(to + V_AT, p.v_map, full, {w.column, head, step, batch});
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++) tile_load(to + Q_AT + panel * TILE, p.q_map, full, {64 * panel, key_head, step, batch});
+      }
+      if (chunk >= ready) ready = chunk + units_from(chunk);
+      if (lane == 0) bytes_load(to + UNIT_AT, static_cast<const char*>(p.units) + (w.first + chunk) * UNIT_BYTES, UNIT_BYTES, full);
+    }
+    if constexpr (BESIDE) wait_for_units();
+  }
+
+  // until the first kernel has ended
+  DEVICE static void wait_for_units() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+  // How many units there are from a chunk on, at least one, up to 32.
+  DEVICE int units_from(int chunk) const {
+    u32 there = 0;
+    while (!(there & 1)) there = __ballot_sync(~0u, chunk + lane < w.chunks && flag_is_set(p.flags + w.first + chunk + lane));
+    // what other threads have written is read by the copy engine
+    asm volatile("fence.proxy.async;" ::: "memory");
+    __syncwarp();
+    return there == ~0u ? 32 : __ffs(~there) - 1;
+  }
+
+  // ---- y goes out: the other warps of that warpgroup
+
+  DEVICE void write() const {
+    if constexpr (!HAS_Y) return;
+    const int first = threadIdx.x % 128 - 32;
+#pragma unroll 1
+    for (int chunk = 0; chunk < w.chunks; chunk++) {
+      const int count = w.count(chunk);
+      Y* const y = at<Y>(p.y, w.piece.batch, w.piece.start + i64(chunk) * CHUNK, w.head, w.column);
+      barrier_wait(barriers.y_full, chunk & 1);
+      if constexpr (IN_LINES) {
+#pragma unroll 2
+        for (int i = first; i < count * 8; i += 32 * WRITERS)
+          *reinterpret_cast<uint4*>(y + i / 8 * p.y.stride[1] + i % 8 * 8) = *reinterpret_cast<const uint4*>(place_of_y(i / 8, i % 8));
+      } else {
+        // steps may lie side by side
+#pragma unroll 4
+        for (int i = first; i < CHUNK * 64; i += 32 * WRITERS)
+          if (i % CHUNK < count) y[i % CHUNK * p.y.stride[1] + i / CHUNK * p.y.stride[3]] = reinterpret_cast<const Y*>(place_of_y(i % CHUNK, i / CHUNK / 8))[i / CHUNK % 8];
+      }
+      warp_arrive(barriers.y_free);
+    }
+  }
+
+  // eight columns of a step
+  DEVICE const char* place_of_y(int step, int eight) const { return shared + Y_AT + step * 128 + (eight ^ step % 8) * 16; }
+
+  // ---- y: a warpgroup
+
+  DEVICE void read() const {
+    Turn<STAGES> turn;
+#pragma unroll 1
+    for (int chunk = 0; chunk < w.chunks; chunk++, turn.next()) {
+      char* const from = stage(turn);
+      FragmentA state[KEYS / 16], update[4];
+      Sums<64> sums;
+      float2 factor[8];
+      barrier_wait(barriers.full[turn.at], turn.phase);
+      barrier_wait(barriers.state_full[warp], chunk & 1);
+      hand_over<false>(state, S_AT);
+      warp_arrive(barriers.state_free[warp]);
+      const u64 queries = operand(from + Q_AT), a = operand(from + UNIT_AT + A_AT);
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < KEYS / 16; k++) multiply<false>(sums, state[k], columns_of(queries, k), k > 0);
+      products_commit();
+      load_factors(factor, from, READING);
+      products_wait();
+      pin(sums.v);
+      hold(state);
+#pragma unroll
+      for (int i = 0; i < 16; i++) sums.v[2 * i] *= factor[i / 2].x, sums.v[2 * i + 1] *= factor[i / 2].y;
+      barrier_wait(barriers.update_full[warp], chunk & 1);
+      hand_over<false>(update, D_AT);
+      warp_arrive(barriers.update_free[warp]);
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < 4; k++) multiply<false>(sums, update[k], columns_of(a, k), true);
+      products_commit();
+      products_wait();
+      pin(sums.v);
+      hold(update);
+      warp_arrive(barriers.empty[turn.at]);
+      if constexpr (HAS_Y) store(sums, chunk);
+    }
+  }
+
+  DEVICE void store(const Sums<64>& sums, int chunk) const {
+    FragmentA y[4];
+    as_factors(y, sums);
+    barrier_wait(barriers.y_free, (chunk + 1) & 1);
+#pragma unroll
+    for (int k = 0; k < 4; k++) store_matrices<true>(shared + Y_AT + fragment + k * 2048, y[k].v);
+    warp_arrive(barriers.y_full);
+  }
+
+  // Fragments from a thread of one warpgroup to that of the other.
+  template <bool TO, int COUNT> DEVICE void hand_over(FragmentA (&v)[COUNT], int place) const {
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+      uint4& there = reinterpret_cast<uint4*>(shared + place)[k * 128 + thread];
+      if constexpr (TO)
+        there = make_uint4(v[k].v[0], v[k].v[1], v[k].v[2], v[k].v[3]);
+      else
+        v[k].v[0] = there.x, v[k].v[1] = there.y, v[k].v[2] = there.z, v[k].v[3] = there.w;
+    }
+  }
+
+  // ---- the state: a warpgroup
+
+  template <int COLUMNS> DEVICE static void as_factors(FragmentA (&to)[COLUMNS / 16], const Sums<COLUMNS>& sums) {
+#pragma unroll
+    for (int k = 0; k < COLUMNS / 16; k++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) to[k].v[i] = pack_bf16(sums.v[8 * k + 2 * i], sums.v[8 * k + 2 * i + 1]);
+  }
+
+  // job(number, key, column) for every number of this thread
+  template <typename Job> DEVICE void each_number(Sums<KEYS>& s, Job job) const {
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) job(s.v[i], i / 4 * 8 + pair + i % 2, w.column + 16 * warp + lane / 4 + i / 2 % 2 * 8);
+  }
+
+  DEVICE void keep_state() const {
+    Sums<KEYS> s;
+    FragmentA state[KEYS / 16];
+    each_number(s, [&](f32& v, int n, int column) {
+      v = HAS_INITIAL ? to_f32(*state_at<INITIAL>(p.before, w.piece.state, w.head, n, column)) : 0.f;
+    });
+    as_factors(state, s);
+    Turn<STAGES> turn;
+    if (w.chunks > 0) barrier_wait(barriers.full[0], 0);
+#pragma unroll 1
+    for (int chunk = 0; chunk < w.chunks; chunk++) {
+      char* const from = stage(turn);
+      if (chunk == w.cut) {
+#pragma unroll
+        for (int panel = 0; panel < PANELS; panel++) clear_lines(from + K_AT + panel * TILE, w.count(chunk));
+        clear_lines(from + V_AT, w.count(chunk));
+        fence_async();
+        meet<1, 128>();
+      }
+      Sums<64> sums;
+      const u64 keys = operand(from + K_AT), t = operand(from + UNIT_AT);
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < KEYS / 16; k++) multiply<false>(sums, state[k], columns_of(keys, k), k > 0);
+      products_commit();
+      FragmentA e[4], d[4];
+      float2 factor[8];
+#pragma unroll
+      for (int k = 0; k < 4; k++) load_matrices<true>(e[k].v, from + V_AT + fragment + k * 2048);
+      load_factors(factor, from, ENTERING);
+      barrier_wait(barriers.state_free[warp], (chunk + 1) & 1);
+      hand_over<true>(state, S_AT);
+      products_wait();
+      pin(sums.v);
+      hold(state);
+      warp_arrive(barriers.state_full[warp]);
+#pragma unroll
+      for (int i = 0; i < 16; i++) {
+        u32& two = e[i / 4].v[i % 4];
+        two = pack_bf16(low_bf16(two) - factor[i / 2].x * sums.v[2 * i], high_bf16(two) - factor[i / 2].y * sums.v[2 * i + 1]);
+      }
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < 4; k++) multiply<false>(sums, e[k], columns_of(t, k), k > 0);
+      products_commit();
+      const f32 whole = *reinterpret_cast<const volatile f32*>(factors(from, WHOLE));
+#pragma unroll
+      for (int i = 0; i < KEYS / 2; i++) s.v[i] *= whole;
+      load_factors(factor, from, LEAVING);
+      products_wait();
+      pin(sums.v);
+      hold(e);
+#pragma unroll
+      for (int i = 0; i < 16; i++) d[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i] * factor[i / 2].x, sums.v[2 * i + 1] * factor[i / 2].y);
+      const u64 rows = operand(from + K_AT, TILE);
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < 4; k++) multiply<true>(s, d[k], further(rows, k * 2048), true);
+      products_commit();
+      barrier_wait(barriers.update_free[warp], (chunk + 1) & 1);
+      as_factors(e, sums);
+      hand_over<true>(e, D_AT);
+      warp_arrive(barriers.update_full[warp]);
+      Barrier& empty = barriers.empty[turn.at];
+      turn.next();
+      if (chunk + 1 < w.chunks) barrier_wait(barriers.full[turn.at], turn.phase);
+      products_wait();
+      pin(s.v);
+      hold(d);
+      warp_arrive(empty);
+      as_factors(state, s);
+    }
+    if constexpr (HAS_FINAL)
+      each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, w.piece.state, w.head, n, column), v); });
+  }
+
+  // As `keep` of hopper.cuh, without its chain of instructions: stores that never happen use the factors.
+  template <int COUNT> DEVICE void hold(const FragmentA (&factors)[COUNT]) const {
+    const u32 never = p.seqlen < 0, at = shared_address(shared);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+      asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v4.b32 [%1], {%2, %3, %4, %5}; }"
+                   ::"r"(never), "r"(at), "r"(factors[i].v[0]), "r"(factors[i].v[1]), "r"(factors[i].v[2]), "r"(factors[i].v[3]) : "memory");
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(384, 1) gated_delta_rule_chain(const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) char dynamic[];
+  const Chain chain(p, dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT);
+  if (threadIdx.x == 0) {
+    Barriers& b = chain.barriers;
+    for (int i = 0; i < STAGES; i++) barrier_init(b.full[i], 1), barrier_init(b.empty[i], 8 * ARRIVALS);
+    for (int i = 0; i < 4; i++) {
+      barrier_init(b.state_full[i], ARRIVALS), barrier_init(b.state_free[i], ARRIVALS);
+      barrier_init(b.update_full[i], ARRIVALS), barrier_init(b.update_free[i], ARRIVALS);
+    }
+    barrier_init(b.y_full, 4 * ARRIVALS), barrier_init(b.y_free, WRITERS * ARRIVALS);
+    barriers_are_ready();
+  }
+  __syncthreads();
+  const int role = threadIdx.x / 128;
+  if (role == 2) {
+    registers_down<56>();
+    if (chain.warp > 0)
+      chain.write();
+    else
+      chain.copy();
+  } else if (role == 1) {
+    registers_down<152>();
+    chain.read();
+  } else {
+    registers_up<240>();
+    chain.keep_state();
+  }
+}

@@ -1,0 +1,284 @@
+//! The forward pass on Hopper, for bf16 and one decay a head: units of all chunks, then the chain of chunks.
+
+use super::{Call, GATES, INPUTS, Inputs};
+use crate::cuda::{
+    Address, BLOCKS, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, STEP_SIZE,
+    Strided, Swizzle, TensorMap, Tiling, header, neighbours, params,
+};
+use crate::error::Result;
+use crate::ops::gated_delta_rule::Targets;
+use crate::ops::gated_delta_rule::cuda::forward::by_time;
+use crate::ops::on_cuda::{States, dtype, read, type_of};
+use crate::ops::sequences::Sequences;
+use crate::tensor::{DType, View};
+use core::ffi::c_void;
+
+const UNIT: Header = header!("unit.cuh");
+
+pub(super) static UNITS: Program<Params> =
+    Program::new("gated_delta_rule_units", &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER], include_str!("units.cu"))
+        .including(&[SEQUENCES, GATES, INPUTS, UNIT]);
+pub(super) static CHAIN: Program<Params> =
+    Program::new("gated_delta_rule_chain", &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER], include_str!("chain.cu"))
+        .including(&[SEQUENCES, GATES, INPUTS, UNIT]);
+
+params! {
+    /// Parameters of both kernels.
+    pub(super) struct Params(inputs: Inputs) {
+        q_map: TensorMap,
+        k_map: TensorMap,
+        v_map: TensorMap,
+        y: Strided,
+        before: States,
+        after: States,
+        /// Dense (batch, head, place).
+        units: Address<c_void>,
+        flags: Address<u32>,
+        key_heads: i64,
+        rows: i64,
+        /// Places for units in a row.
+        places: i64,
+        /// Places for chunks of heads of keys in all rows.
+        count: i64,
+    }
+}
+
+pub(super) static GATHER: Program<GatherParams> = Program::new("gated_delta_rule_gather", &[COMMON], include_str!("gather.cu"));
+
+params! {
+    /// Parameters of `gated_delta_rule_gather`.
+    pub(super) struct GatherParams {
+        /// (batch, step, head, channel)
+        from: Strided,
+        to: Address<c_void>,
+        steps: i64,
+        heads: i64,
+        width: i64,
+        step_tiles: i64,
+    }
+}
+
+/// Steps of a chunk, and columns of a tile.
+const CHUNK: usize = 64;
+const TILE: usize = CHUNK * 128;
+/// `UNIT_BYTES` of `unit.cuh`.
+const UNIT_BYTES: usize = 2 * TILE + 1024;
+/// What dynamic memory may be short of the alignment of tiles, and a workspace of that of units.
+const ALIGNMENT: usize = 1024;
+/// Sequences that are shorter on average take fewer instructions step by step.
+const FEWEST_STEPS: usize = 32;
+/// The most heads of values that share a key.
+const MOST_GROUP: usize = 8;
+/// Warpgroups of the first kernel on a multiprocessor, and tiles of the second one that are loaded ahead.
+const RESIDENT: usize = 3;
+const STAGES: usize = 3;
+
+/// Queries, keys or values, as tiles: of the tensor itself, or of a dense copy in the workspace.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    tiling: Tiling,
+    is_copied: bool,
+    /// Numbers of the tensor.
+    len: usize,
+}
+
+impl Source {
+    fn new(view: &View<'_>) -> Option<Source> {
+        let tiled = |view: &View<'_>| Tiling::new(view, &[1, CHUNK, 1, 64], Swizzle::Bytes128).ok();
+        let len = view.shape().iter().try_fold(1, |n: usize, &size| n.checked_mul(size)).filter(|&n| n > 0)?;
+        if view.dtype() != DType::BF16 {
+            return None;
+        }
+        if let Some(tiling) = tiled(view) {
+            return Some(Source { tiling, is_copied: false, len });
+        }
+        // SAFETY: nobody reads or writes through the view.
+        let dense = unsafe {
+            View::from_raw_parts(core::ptr::null(), DType::BF16, view.device(), &view.shape(), &view.shape().row_major())
+        };
+        Some(Source { tiling: tiled(&dense.ok()?)?, is_copied: true, len })
+    }
+
+    /// Bytes of the workspace.
+    fn bytes(&self) -> usize {
+        if self.is_copied { (2 * self.len).next_multiple_of(128) } else { 0 }
+    }
+
+    /// Copies it, if it has to be.
+    ///
+    /// # Safety
+    /// The view is valid, and so is the address for its copy.
+    unsafe fn gather(&self, queue: &Queue<'_>, view: &View<'_>, to: u64) -> Result<Tiling> {
+        if !self.is_copied {
+            return Ok(self.tiling);
+        }
+        let [batch, steps, heads, width] = [0, 1, 2, 3].map(|axis| view.shape()[axis]);
+        let step_tiles = steps.div_ceil(CHUNK);
+        let params = GatherParams {
+            from: Strided::of(view),
+            to: Address::new(to),
+            steps: steps as i64,
+            heads: heads as i64,
+            width: width as i64,
+            step_tiles: step_tiles as i64,
+        };
+        let launch = Launch::new(GATHER.kernel, Some(batch * step_tiles * heads * (width / 64)), 256)?;
+        // SAFETY: the caller's contract.
+        unsafe { queue.launch(&GATHER, || gather_config(view), launch, &params)? };
+        Ok(self.tiling.at(to))
+    }
+}
+
+pub(super) fn gather_config(view: &View<'_>) -> Config {
+    Config::default().flag("BY_TIME", by_time(view))
+}
+
+/// A call that these kernels take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Route {
+    /// Queries, keys and values.
+    sources: [Source; 3],
+    places: usize,
+    /// Blocks of the second kernel.
+    slices: u32,
+    /// Multiprocessors of the first kernel, and whether the second one runs beside it on the others.
+    multiprocessors: usize,
+    pub(super) beside: bool,
+}
+
+impl Route {
+    /// Nothing if they do not.
+    pub(super) fn new(call: &Call<'_, '_>, y: Option<View<'_>>, numbers: Numbers) -> Option<Route> {
+        let p = call.problem;
+        let sizes =
+            [64, 128].contains(&p.keys) && p.values.is_multiple_of(64) && p.values > 0 && (1..=MOST_GROUP).contains(&p.group);
+        let places = match p.sequences {
+            Sequences::Whole => p.seqlen.div_ceil(CHUNK),
+            Sequences::CuSeqlens(_) => p.seqlen / CHUNK + call.sequence_count(),
+            Sequences::SeqIdx(_) => return None,
+        };
+        let long = p.seqlen >= FEWEST_STEPS * call.sequence_count() && p.seqlen <= i32::MAX as usize;
+        if numbers.capability != (9, 0)
+            || !sizes
+            || !long
+            || p.reverse
+            || p.gates.by_channel
+            || y.is_some_and(|y| y.dtype() != DType::BF16)
+        {
+            return None;
+        }
+        let slices = [p.value_heads(), p.values / 64].into_iter().try_fold(call.pieces(), usize::checked_mul);
+        let slices = slices.filter(|&n| n <= i32::MAX as usize)?;
+        let spare = numbers.multiprocessors.saturating_sub(slices);
+        // a unit and a link of the chain take about as long
+        let beside = 5 * spare >= 3 * slices;
+        let multiprocessors = if beside { spare } else { numbers.multiprocessors };
+        let sources = [Source::new(&p.q)?, Source::new(&p.k)?, Source::new(&p.v)?];
+        let route = Route { sources, places, slices: slices as u32, multiprocessors, beside };
+        (route.count(call) <= i32::MAX as usize).then_some(route)
+    }
+
+    /// Elements of the workspace: copies, and a unit and its flag for every chunk and head of values.
+    pub(super) fn workspace_len(&self, call: &Call<'_, '_>) -> usize {
+        let copies = self.sources.iter().fold(ALIGNMENT, |n, source| n.saturating_add(source.bytes()));
+        (self.units(call).saturating_mul(UNIT_BYTES + 4)).saturating_add(copies) / 4
+    }
+
+    fn units(&self, call: &Call<'_, '_>) -> usize {
+        self.count(call).saturating_mul(call.problem.group)
+    }
+
+    /// Places for chunks of heads of keys.
+    fn count(&self, call: &Call<'_, '_>) -> usize {
+        call.problem.batch.saturating_mul(self.places).saturating_mul(call.problem.heads)
+    }
+
+    /// Of a warpgroup.
+    fn units_shared(&self, call: &Call<'_, '_>) -> usize {
+        let (panels, group) = (call.problem.keys / 64, call.problem.group);
+        // blocks below the diagonal and their inverses in lines of 20 numbers, blocks on the diagonal; sums and betas; lengths; a barrier
+        let room = 4 * (10 * 16 * 20 + 4 * 256 + 2 * group * CHUNK + 2 * CHUNK) + 8;
+        (2 * panels * TILE + UNIT_BYTES + room).next_multiple_of(ALIGNMENT)
+    }
+
+    fn chain_shared(&self, call: &Call<'_, '_>) -> usize {
+        let panels = call.problem.keys / 64;
+        let stage = (2 * panels + 1) * TILE + UNIT_BYTES;
+        STAGES * stage + (panels + 2) * TILE + 8 * (2 * STAGES + 18)
+    }
+
+    pub(super) fn units_config(&self, call: &Call<'_, '_>) -> Config {
+        let [warpgroups, resident] = self.warpgroups();
+        call.config()
+            .flag("UNIT", call.problem.gates.qk_l2norm)
+            .flag("BESIDE", self.beside)
+            .int("WARPGROUPS", warpgroups)
+            .int("RESIDENT", resident)
+            .int("SHARED", self.units_shared(call))
+    }
+
+    /// Warpgroups of a block of the first kernel, and its blocks on a multiprocessor.
+    fn warpgroups(&self) -> [usize; 2] {
+        if self.beside { [RESIDENT, 1] } else { [1, RESIDENT] }
+    }
+
+    pub(super) fn chain_config(&self, call: &Call<'_, '_>, targets: &Targets) -> Config {
+        call.config()
+            .flag("BESIDE", self.beside)
+            .dtype("Y", type_of(&targets.y))
+            .dtype("INITIAL", dtype(&call.problem.initial_state))
+            .dtype("FINAL", type_of(&targets.final_state))
+            .flag("HAS_Y", targets.y.is_some())
+            .flag("IN_LINES", read(&targets.y).is_some_and(|y| neighbours(&y, 3, 8) == 8))
+            .flag("HAS_INITIAL", call.problem.initial_state.is_some())
+            .flag("HAS_FINAL", targets.final_state.is_some())
+            .int("STAGES", STAGES)
+            .int("SHARED", self.chain_shared(call))
+    }
+
+    fn launches(&self, call: &Call<'_, '_>) -> [Launch; 2] {
+        let [warpgroups, resident] = self.warpgroups();
+        let blocks = self.count(call).div_ceil(warpgroups).min(resident * self.multiprocessors);
+        let shared = [warpgroups * self.units_shared(call), self.chain_shared(call)].map(|bytes| (bytes + ALIGNMENT) as u32);
+        [Launch::line(blocks as u32, 128 * warpgroups as u32, shared[0]), Launch::line(self.slices, 384, shared[1])]
+    }
+
+    pub(super) fn plan(&self, call: &Call<'_, '_>) -> Vec<PlannedLaunch> {
+        let launches = self.launches(call).into_iter().zip([UNITS.kernel, CHAIN.kernel]);
+        launches.map(|(launch, kernel)| PlannedLaunch::new("forward", kernel, launch)).collect()
+    }
+
+    /// # Safety
+    /// The views are valid, and at `workspace` there is room for what the route says.
+    pub(super) unsafe fn launch(&self, queue: &Queue<'_>, call: &Call<'_, '_>, targets: &Targets, workspace: u64) -> Result<()> {
+        let (p, mut at, mut tilings) = (call.problem, workspace.next_multiple_of(128), self.sources.map(|source| source.tiling));
+        for ((source, view), tiling) in self.sources.iter().zip([&p.q, &p.k, &p.v]).zip(&mut tilings) {
+            // SAFETY: the caller's contract.
+            *tiling = unsafe { source.gather(queue, view, at)? };
+            at += source.bytes() as u64;
+        }
+        let ([q, k, v], units) = (tilings, at);
+        let params = Params {
+            inputs: call.inputs(),
+            q_map: q.encode(queue)?,
+            k_map: k.encode(queue)?,
+            v_map: v.encode(queue)?,
+            y: Strided::of_option(&read(&targets.y)),
+            before: States::of(&call.problem.initial_state),
+            after: States::of(&read(&targets.final_state)),
+            units: Address::new(units),
+            flags: Address::new(units + (self.units(call) * UNIT_BYTES) as u64),
+            key_heads: call.problem.heads as i64,
+            rows: call.problem.batch as i64,
+            places: self.places as i64,
+            count: self.count(call) as i64,
+        };
+        let [units, chain] = self.launches(call);
+        // SAFETY: the caller's contract; the maps describe the views, and the configurations the types of everything else.
+        unsafe {
+            queue.launch(&UNITS, || self.units_config(call), units, &params)?;
+            queue.launch_early(&CHAIN, || self.chain_config(call, targets), chain, &params)?;
+        }
+        Ok(())
+    }
+}
