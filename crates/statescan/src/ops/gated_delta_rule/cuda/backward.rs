@@ -29,6 +29,7 @@ pub(super) static GRADIENTS: Program<Params> =
         GATES,
         INPUTS,
         TILES,
+        header!("backward_slices.cuh"),
         header!("backward_channels.cuh"),
     ]);
 
