@@ -74,6 +74,15 @@ pub struct Written<'a> {
     pub state: Option<ViewMut<'a>>,
 }
 
+impl<'a> Written<'a> {
+    /// Results or gradients by position, for as long as they are borrowed.
+    pub(crate) fn of<const N: usize>(views: [&'a mut Option<ViewMut<'_>>; N]) -> Self {
+        let mut written = Written::default();
+        written.views.iter_mut().zip(views).for_each(|(to, view)| *to = view.as_mut().map(ViewMut::reborrow));
+        written
+    }
+}
+
 /// What a backward pass reads besides the call.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Given<'a> {

@@ -87,19 +87,25 @@ pub(crate) trait TwoPhase {
     fn backward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()>;
 }
 
-/// What a slice does to the state that enters it, in normal form.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct SummaryTargets {
-    pub state: Option<RawViewMut>,
-    pub decay: Option<RawViewMut>,
-}
-
 /// Where a pass runs.
 pub(crate) enum Place<'q> {
     /// On the threads of an executor.
     Host(&'q Exec),
     /// In the order of a stream, with what earlier calls of the same form have found out.
     Device(Queue<'q>),
+}
+
+impl Place<'_> {
+    /// Runs the kernels of the place; those of the host cannot fail.
+    pub(crate) fn run(self, host: impl FnOnce(&Exec), device: impl FnOnce(&Queue<'_>) -> Result<()>) -> Result<()> {
+        match self {
+            Place::Host(exec) => {
+                host(exec);
+                Ok(())
+            }
+            Place::Device(queue) => device(&queue),
+        }
+    }
 }
 
 /// Numbers (`f32`) that the forward pass of a call wants as scratch memory where it runs.

@@ -9,7 +9,8 @@
 //! is the field `x` of `Args`, described so; `Gradients::x`; `problem.timed(view)` in `GradientTargets`; and position 0 of every call by position.
 //!
 //! **By hand** stays what the operation means: [`Op`](super::op::Op) for its `Table`, and [`Problem`](super::op::Problem) for its checked calls, which
-//! have the verbs of normal form that the table names.
+//! have the verbs of normal form that the table names; for a table of [`step!`], [`Step`](super::op::Step). A table that contradicts itself, or whose sections
+//! are not those of the macro, does not compile, and the error says what is wrong.
 
 use super::call::Value;
 use super::discretization::Discretization;
@@ -315,10 +316,9 @@ macro_rules! operation {
         }
 
         impl $crate::ops::prepared::ByPosition for Outputs<'_> {
+            #[allow(unused_mut, reason = "some operations keep nothing and have no scratch memory")]
             fn written(&mut self) -> $crate::ops::Written<'_> {
-                let mut out = $crate::ops::Written::default();
-                let results = [ $( &mut self.$result, )* $($( &mut self.$total, )*)? ];
-                results.into_iter().zip(&mut out.views).for_each(|(view, to)| *to = view.as_mut().map($crate::tensor::ViewMut::reborrow));
+                let mut out = $crate::ops::Written::of([ $( &mut self.$result, )* $($( &mut self.$total, )*)? ]);
                 $( out.saved = self.$saved.as_mut().map($crate::tensor::ViewMut::reborrow); )?
                 $( out.workspace = self.$workspace.as_mut().map($crate::tensor::ViewMut::reborrow); )?
                 out
@@ -327,9 +327,7 @@ macro_rules! operation {
 
         impl $crate::ops::prepared::ByPosition for Gradients<'_> {
             fn written(&mut self) -> $crate::ops::Written<'_> {
-                let mut grads = $crate::ops::Written::default();
-                let gradients = [ $( &mut self.$need, )* $( &mut self.$may, )* ];
-                gradients.into_iter().zip(&mut grads.views).for_each(|(view, to)| *to = view.as_mut().map($crate::tensor::ViewMut::reborrow));
+                let mut grads = $crate::ops::Written::of([ $( &mut self.$need, )* $( &mut self.$may, )* ]);
                 grads.workspace = self.workspace.as_mut().map($crate::tensor::ViewMut::reborrow);
                 grads
             }
@@ -377,7 +375,23 @@ macro_rules! operation {
             $crate::ops::prepared::forward(&Table, exec, args.call(), out)
         }
 
-        $crate::ops::table::backward! { $( $saved )? $( $again_of )? }
+        /// Computes the gradients that are asked for.
+        $( #[doc = concat!("`", stringify!($saved), "` are those of a forward pass with the same arguments; without them the states are computed again.")] )?
+        $( #[doc = concat!("`", stringify!($again_of), "` is that of a forward pass with the same arguments; without it the states are computed again.")] )?
+        ///
+        /// # Errors
+        /// As [`forward`]; also a gradient of an argument that was not given.
+        pub fn backward(
+            exec: &$crate::Exec,
+            args: &Args<'_>,
+            $( $saved: Option<$crate::View<'_>>, )?
+            $( $again_of: Option<$crate::View<'_>>, )?
+            cotangents: &Cotangents<'_>,
+            grads: &mut Gradients<'_>,
+        ) -> $crate::Result<()> {
+            let kept = None $( .or($saved) )? $( .or($again_of) )?;
+            $crate::ops::prepared::backward::<Table>(&Table, exec, args.call(), (kept, cotangents), grads)
+        }
     };
     ($($other:tt)*) => {
         compile_error!(
@@ -387,41 +401,6 @@ macro_rules! operation {
     };
 }
 pub(crate) use operation;
-
-/// `backward`, with what the forward pass kept, if the operation keeps something.
-macro_rules! backward {
-    () => {
-        /// Computes the gradients that are asked for.
-        ///
-        /// # Errors
-        /// As [`forward`]; also a gradient of an argument that was not given.
-        pub fn backward(
-            exec: &$crate::Exec,
-            args: &Args<'_>,
-            cotangents: &Cotangents<'_>,
-            grads: &mut Gradients<'_>,
-        ) -> $crate::Result<()> {
-            $crate::ops::prepared::backward::<Table>(&Table, exec, args.call(), (None, cotangents), grads)
-        }
-    };
-    ($kept:ident) => {
-        #[doc = concat!("Computes the gradients that are asked for. `", stringify!($kept), "` are those of a forward pass with the same arguments;")]
-        /// without them the states are computed again.
-        ///
-        /// # Errors
-        /// As [`forward`]; also a gradient of an argument that was not given.
-        pub fn backward(
-            exec: &$crate::Exec,
-            args: &Args<'_>,
-            $kept: Option<$crate::View<'_>>,
-            cotangents: &Cotangents<'_>,
-            grads: &mut Gradients<'_>,
-        ) -> $crate::Result<()> {
-            $crate::ops::prepared::backward::<Table>(&Table, exec, args.call(), ($kept, cotangents), grads)
-        }
-    };
-}
-pub(crate) use backward;
 
 /// A step that updates a state in place: `Args` and the signature, as of [`operation!`].
 macro_rules! step {
@@ -465,35 +444,6 @@ macro_rules! step {
 
         /// The table of this operation, as a type.
         pub(crate) struct Table;
-
-        impl $crate::ops::op::Step for Table {
-            fn update(
-                &self,
-                exec: &$crate::exec::Exec,
-                call: &$crate::ops::Call<'_>,
-                state: &mut $crate::tensor::ViewMut<'_>,
-                y: &mut $crate::tensor::ViewMut<'_>,
-            ) -> $crate::Result<()> {
-                update(exec, &Args::of_call(call), state, y)
-            }
-
-            fn check(
-                &self,
-                call: &$crate::ops::Call<'_>,
-                state: &$crate::tensor::ViewMut<'_>,
-                y: &$crate::tensor::ViewMut<'_>,
-            ) -> $crate::Result<()> {
-                checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
-            }
-
-            fn reference(
-                &self,
-                call: &$crate::ops::Call<'_>,
-                state: &$crate::tensor::View<'_>,
-            ) -> $crate::Result<[$crate::tensor::Dense; 2]> {
-                reference::update(&Args::of_call(call), state).map(|(y, state)| [y, state])
-            }
-        }
     };
     ($($other:tt)*) => {
         compile_error!("step!: the sections are, in this order: the signature, `facts`, `Args`, `required`, `optional`, `options` and `results`");

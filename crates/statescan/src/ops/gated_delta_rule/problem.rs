@@ -144,20 +144,12 @@ impl op::Problem for Problem<'_> {
 
     fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
         let targets = Targets::new(self, out);
-        match place {
-            Place::Host(exec) => cpu::forward(exec, self, &targets),
-            Place::Device(queue) => cuda::forward(&queue, self, &targets)?,
-        }
-        Ok(())
+        place.run(|exec| cpu::forward(exec, self, &targets), |queue| cuda::forward(queue, self, &targets))
     }
 
     fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
-        match place {
-            Place::Host(exec) => cpu::backward(exec, self, &sources, &targets),
-            Place::Device(queue) => cuda::backward(&queue, self, &sources, &targets)?,
-        }
-        Ok(())
+        place.run(|exec| cpu::backward(exec, self, &sources, &targets), |queue| cuda::backward(queue, self, &sources, &targets))
     }
 }
 

@@ -1,18 +1,18 @@
 //! A checked call in normal form.
 
 use super::{Args, Cotangents, GradientTargets, OP, SIGNATURE, Sources, Table, Targets, cpu, cuda, reference};
-use crate::cuda::{Queue, Stream};
+use crate::cuda::Stream;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::ops::call::{Call, Given, Written};
 use crate::ops::check::{Checker, check_groups, check_interval};
-use crate::ops::checked::{States, needed};
+use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::op::{self, Op, Place, SummaryTargets, TwoPhase};
+use crate::ops::op::{self, Op, Place, TwoPhase};
 use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::ops::summary::Summary;
 use crate::step_size::StepSize;
-use crate::tensor::{Dense, Device, RawViewMut, Shape, View};
+use crate::tensor::{Dense, Device, Shape, View};
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
 #[derive(Debug, Clone)]
@@ -169,47 +169,15 @@ impl op::Problem for Problem<'_> {
 
     fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
         let targets = Targets::new(self, out);
-        match place {
-            Place::Host(exec) => cpu::forward(exec, self, &targets),
-            Place::Device(queue) => cuda::forward(&queue, self, &targets)?,
-        }
-        Ok(())
+        place.run(|exec| cpu::forward(exec, self, &targets), |queue| cuda::forward(queue, self, &targets))
     }
 
     fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
         let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
-        match place {
-            Place::Host(exec) => cpu::backward(exec, self, &sources, &targets),
-            Place::Device(queue) => cuda::backward(&queue, self, &sources, &targets, needed(OP, &targets.workspace)?)?,
-        }
-        Ok(())
+        place.run(|exec| cpu::backward(exec, self, &sources, &targets), |queue| cuda::backward(queue, self, &sources, &targets))
     }
 
     fn phases(&self) -> Option<&dyn TwoPhase> {
         Some(self)
-    }
-}
-
-impl TwoPhase for Problem<'_> {
-    fn ends_len(&self, stream: &Stream) -> [usize; 2] {
-        cuda::ends_len(stream, self)
-    }
-
-    fn forward_ends(&self, queue: &Queue<'_>, ends: RawViewMut, out: Summary<'_>) -> Result<()> {
-        let state = out.state.map(|mut view| self.state(view.raw()));
-        let decay = out.decay.map(|mut view| view.raw());
-        cuda::forward_ends(queue, self, ends, &SummaryTargets { state, decay })
-    }
-
-    fn forward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, out: &mut Written<'_>) -> Result<()> {
-        cuda::forward_rest(queue, self, ends, &Targets::new(self, out))
-    }
-
-    fn backward_ends(&self, queue: &Queue<'_>, given: &Given<'_>, ends: RawViewMut, entering: RawViewMut) -> Result<()> {
-        cuda::backward_ends(queue, self, &Sources::new(self, given), ends, self.state(entering))
-    }
-
-    fn backward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        cuda::backward_rest(queue, self, ends, &Sources::new(self, given), &GradientTargets::new(self, grads))
     }
 }

@@ -33,10 +33,12 @@ use super::gates::GateArgs;
 use super::{ALLOW_NEG_EIGVAL, BETA_SIGMOID, HEADS, KEY_WIDTH, LOWER_BOUND, QK_L2NORM, SCALE, VALUE_HEADS, VALUE_WIDTH};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::call::Call;
 use crate::ops::check::{Checker, Kind};
+use crate::ops::op::Step;
 use crate::ops::signature::*;
 use crate::ops::table::step;
-use crate::tensor::{Device, ViewMut};
+use crate::tensor::{Dense, Device, View, ViewMut};
 use problem::{Problem, Sizes};
 
 const OP: &str = SIGNATURE.name;
@@ -152,4 +154,18 @@ fn checked(device: Device, args: &Args<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>
     checker.write("y", y, Kind::Real, &args.v.shape())?;
     checker.finish()?;
     Ok(sizes)
+}
+
+impl Step for Table {
+    fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        update(exec, &Args::of_call(call), state, y)
+    }
+
+    fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
+        checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
+    }
+
+    fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {
+        reference::update(&Args::of_call(call), state).map(|(y, state)| [y, state])
+    }
 }

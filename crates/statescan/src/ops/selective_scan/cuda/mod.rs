@@ -10,7 +10,6 @@ mod tests;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 pub(super) use forward::{forward, workspace_len};
-pub(super) use phases::{backward_ends, backward_rest, ends_len, forward_ends, forward_rest};
 pub(super) use plan::SHORTEST_CUT;
 
 use super::{Problem, Projection};

@@ -6,9 +6,11 @@ use super::plan::Cut;
 use super::{Call, Inputs, RAW_TILE, TILES};
 use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Launch, Program, Queue, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
+use crate::ops::call::{Given, Written};
 use crate::ops::on_cuda::{Pass, dtype, read, single_only, type_of};
-use crate::ops::op::SummaryTargets;
+use crate::ops::op::TwoPhase;
 use crate::ops::selective_scan::{GradientTargets, Problem, Sources, Targets};
+use crate::ops::summary::Summary;
 use crate::tensor::{RawViewMut, View};
 
 pub(super) static ENDS: Program<EndsParams> =
@@ -29,60 +31,52 @@ params! {
     }
 }
 
-/// Numbers that the first phases of a forward and of a backward pass keep; none where rows are not cut.
-pub(crate) fn ends_len(stream: &Stream, problem: &Problem<'_>) -> [usize; 2] {
-    let (call, numbers) = (Call::new(problem), stream.numbers());
-    let forward = Cut::new(&call.shape(), numbers).map(|cut| cut.in_two_phases(problem.seqlen));
-    let (sources, targets) = (Sources::default(), GradientTargets::default());
-    let backward = Backward { call, sources: &sources, targets: &targets, two_phase: true };
-    let backward = backward.plan_for(numbers, problem.x.dtype()).and_then(|plan| plan.cut);
-    [forward, backward].map(|cut| cut.filter(|_| problem.dstate > 0).map_or(0, |cut| call.ends_len(&cut)))
-}
+impl TwoPhase for Problem<'_> {
+    fn ends_len(&self, stream: &Stream) -> [usize; 2] {
+        let (call, numbers) = (Call::new(self), stream.numbers());
+        let forward = Cut::new(&call.shape(), numbers).map(|cut| cut.in_two_phases(self.seqlen));
+        let (sources, targets) = (Sources::default(), GradientTargets::default());
+        let backward = Backward { call, sources: &sources, targets: &targets, two_phase: true };
+        let backward = backward.plan_for(numbers, self.x.dtype()).and_then(|plan| plan.cut);
+        [forward, backward].map(|cut| cut.filter(|_| self.dstate > 0).map_or(0, |cut| call.ends_len(&cut)))
+    }
 
-pub(crate) fn forward_ends(queue: &Queue<'_>, problem: &Problem<'_>, ends: RawViewMut, out: &SummaryTargets) -> Result<()> {
-    let targets = Targets::default();
-    let pass = Forward { ends: Some(ends.as_mut_ptr() as u64), ..Forward::new(problem, &targets) };
-    let plan = pass.launch(queue, |_| &[Pass::Ends])?;
-    let states = [&out.state, &out.decay].map(read);
-    let inputs = pass.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states);
-    let config = || pass.config(&plan, Pass::Ends);
-    Together { problem, start: problem.initial_state, out, backwards: false }.launch(queue, inputs, ends, config)
-}
+    fn forward_ends(&self, queue: &Queue<'_>, ends: RawViewMut, out: Summary<'_>) -> Result<()> {
+        let [state, decay] = [out.state, out.decay].map(|view| view.map(|mut view| self.state(view.raw())));
+        let targets = Targets::default();
+        let pass = Forward { ends: Some(ends.as_mut_ptr() as u64), ..Forward::new(self, &targets) };
+        let plan = pass.launch(queue, |_| &[Pass::Ends])?;
+        let states = [&state, &decay].map(read);
+        let inputs = pass.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &states);
+        let config = || pass.config(&plan, Pass::Ends);
+        Together { problem: self, start: self.initial_state, state, decay, backwards: false }.launch(queue, inputs, ends, config)
+    }
 
-pub(crate) fn forward_rest(queue: &Queue<'_>, problem: &Problem<'_>, ends: &View<'_>, targets: &Targets) -> Result<()> {
-    let pass = Forward { ends: Some(ends.as_ptr() as u64), ..Forward::new(problem, targets) };
-    pass.launch(queue, |_| &[Pass::Rest]).map(drop)
-}
+    fn forward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, out: &mut Written<'_>) -> Result<()> {
+        let targets = Targets::new(self, out);
+        let pass = Forward { ends: Some(ends.as_ptr() as u64), ..Forward::new(self, &targets) };
+        pass.launch(queue, |_| &[Pass::Rest]).map(drop)
+    }
 
-pub(crate) fn backward_ends(
-    queue: &Queue<'_>,
-    problem: &Problem<'_>,
-    sources: &Sources<'_>,
-    ends: RawViewMut,
-    entering: RawViewMut,
-) -> Result<()> {
-    single_only(problem.double, "selective_scan in f64")?;
-    let targets = GradientTargets::default();
-    let pass = Backward { call: Call::new(problem), sources, targets: &targets, two_phase: true };
-    let plan = pass.find_plan(queue)?;
-    // nothing of a workspace is touched
-    let layout = Layout::new(&pass.call, &plan, false);
-    let places = Places { checkpoints: 0, ends: ends.as_mut_ptr() as u64, layout: &layout };
-    pass.launch_passes(queue, &plan, &[Pass::Ends], false, &pass.params(&plan, places, |_| 0))?;
-    let out = SummaryTargets { state: Some(entering), decay: None };
-    let inputs = pass.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &[sources.final_state, read(&out.state)]);
-    let config = || pass.config(&plan, Pass::Ends, false);
-    Together { problem, start: sources.final_state, out: &out, backwards: true }.launch(queue, inputs, ends, config)
-}
+    fn backward_ends(&self, queue: &Queue<'_>, given: &Given<'_>, ends: RawViewMut, entering: RawViewMut) -> Result<()> {
+        single_only(self.double, "selective_scan in f64")?;
+        let (sources, targets) = (Sources::new(self, given), GradientTargets::default());
+        let pass = Backward { call: Call::new(self), sources: &sources, targets: &targets, two_phase: true };
+        let plan = pass.find_plan(queue)?;
+        // nothing of a workspace is touched
+        let layout = Layout::new(&pass.call, &plan, false);
+        let places = Places { checkpoints: 0, ends: ends.as_mut_ptr() as u64, layout: &layout };
+        pass.launch_passes(queue, &plan, &[Pass::Ends], false, &pass.params(&plan, places, |_| 0))?;
+        let (start, state) = (sources.final_state, Some(self.state(entering)));
+        let inputs = pass.call.inputs(plan.blocks_per_unit, plan.blocks_per_row, plan.cut, &[start, read(&state)]);
+        let config = || pass.config(&plan, Pass::Ends, false);
+        Together { problem: self, start, state, decay: None, backwards: true }.launch(queue, inputs, ends, config)
+    }
 
-pub(crate) fn backward_rest(
-    queue: &Queue<'_>,
-    problem: &Problem<'_>,
-    ends: &View<'_>,
-    sources: &Sources<'_>,
-    targets: &GradientTargets,
-) -> Result<()> {
-    Backward { call: Call::new(problem), sources, targets, two_phase: true }.run(queue, Some(ends))
+    fn backward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
+        let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
+        Backward { call: Call::new(self), sources: &sources, targets: &targets, two_phase: true }.run(queue, Some(ends))
+    }
 }
 
 /// The launch that puts together what segments do.
@@ -90,7 +84,8 @@ pub(crate) fn backward_rest(
 pub(super) struct Together<'t> {
     pub problem: &'t Problem<'t>,
     pub start: Option<View<'t>>,
-    pub out: &'t SummaryTargets,
+    pub state: Option<RawViewMut>,
+    pub decay: Option<RawViewMut>,
     pub backwards: bool,
 }
 
@@ -98,11 +93,11 @@ impl Together<'_> {
     /// The constants beside those of the pass whose segments they are.
     pub fn config(&self, pass: Config) -> Config {
         pass.dtype("START", dtype(&self.start))
-            .dtype("STATE", type_of(&self.out.state))
-            .dtype("DECAY", type_of(&self.out.decay))
+            .dtype("STATE", type_of(&self.state))
+            .dtype("DECAY", type_of(&self.decay))
             .flag("HAS_START", self.start.is_some())
-            .flag("HAS_STATE", self.out.state.is_some())
-            .flag("HAS_DECAY", self.out.decay.is_some())
+            .flag("HAS_STATE", self.state.is_some())
+            .flag("HAS_DECAY", self.decay.is_some())
             .flag("BACKWARDS", self.backwards)
             .int("ENDS_THREADS", THREADS)
     }
@@ -111,8 +106,8 @@ impl Together<'_> {
         let params = EndsParams {
             inputs,
             start: Strided::of_option(&self.start),
-            state: Strided::of_option(&self.out.state),
-            decay: Strided::of_option(&self.out.decay),
+            state: Strided::of_option(&self.state),
+            decay: Strided::of_option(&self.decay),
             ends: Address::new(ends.as_mut_ptr() as u64),
         };
         // a row is one sequence

@@ -10,7 +10,6 @@ use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Key, Numbers};
 use crate::ops::call::PassKind;
 use crate::ops::checked::{Checked, NO_STATES};
-use crate::ops::op::SummaryTargets;
 use crate::tensor::Device;
 
 /// Devices with much shared memory and with little, and the architectures of both.
@@ -60,8 +59,9 @@ impl Case {
                     suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
                 }
                 if ends.is_some() {
-                    let out = SummaryTargets { state: targets.final_state, decay: targets.final_state };
-                    let together = Together { problem: &problem, start: problem.initial_state, out: &out, backwards: false };
+                    let state = targets.final_state;
+                    let together =
+                        Together { problem: &problem, start: problem.initial_state, state, decay: state, backwards: false };
                     suite.add_for(&architectures, &ENDS, &together.config(call.config(&plan, Pass::Ends)));
                 }
             }

@@ -32,12 +32,14 @@ pub mod reference;
 
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::call::Call;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
+use crate::ops::op::Step;
 use crate::ops::signature::*;
 use crate::ops::table::step;
 use crate::step_size::StepSize;
-use crate::tensor::{Device, ViewMut};
+use crate::tensor::{Dense, Device, View, ViewMut};
 use problem::Sizes;
 pub(crate) use problem::{Operand, Problem};
 
@@ -149,4 +151,18 @@ fn checked(device: Device, args: &Args<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
     Ok(sizes)
+}
+
+impl Step for Table {
+    fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        update(exec, &Args::of_call(call), state, y)
+    }
+
+    fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
+        checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
+    }
+
+    fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {
+        reference::update(&Args::of_call(call), state).map(|(y, state)| [y, state])
+    }
 }

@@ -31,11 +31,13 @@ pub mod reference;
 
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::call::Call;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
+use crate::ops::op::Step;
 use crate::ops::signature::*;
 use crate::ops::table::step;
-use crate::tensor::{Device, ViewMut};
+use crate::tensor::{Dense, Device, View, ViewMut};
 pub(crate) use problem::{Problem, Targets};
 
 const OP: &str = SIGNATURE.name;
@@ -124,4 +126,18 @@ fn checked<'a>(device: Device, args: &Args<'a>, state: &ViewMut<'_>, y: &ViewMut
     checker.write("y", y, Kind::exactly(problem.real_factor.is_none()), &[problem.batch, problem.dim])?;
     checker.finish()?;
     Ok(problem)
+}
+
+impl Step for Table {
+    fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        update(exec, &Args::of_call(call), state, y)
+    }
+
+    fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
+        checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
+    }
+
+    fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {
+        reference::update(&Args::of_call(call), state).map(|(y, state)| [y, state])
+    }
 }

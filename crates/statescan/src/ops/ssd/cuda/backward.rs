@@ -11,9 +11,10 @@ use super::walk::{self, Walk};
 use super::{Call, Hardware, refuse_double};
 use crate::cuda::{Queue, Stream, Sum, sum_terms};
 use crate::error::Result;
-use crate::ops::on_cuda;
+use crate::ops::checked::needed;
+use crate::ops::on_cuda::Pass;
 use crate::ops::ssd::problem::Problem;
-use crate::ops::ssd::{GradientTargets, Sources};
+use crate::ops::ssd::{GradientTargets, OP, Sources};
 use crate::tensor::RawViewMut;
 
 /// Elements of the workspace, whatever is given and asked for.
@@ -21,14 +22,8 @@ pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<us
     Route::most_workspace(problem, Hardware::of(stream))
 }
 
-pub(crate) fn backward(
-    stream: &Queue<'_>,
-    problem: &Problem<'_>,
-    sources: &Sources<'_>,
-    targets: &GradientTargets,
-    workspace: &RawViewMut,
-) -> Result<()> {
-    run(stream, problem, sources, targets, workspace, None)
+pub(crate) fn backward(queue: &Queue<'_>, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) -> Result<()> {
+    run(queue, problem, sources, targets, None)
 }
 
 /// `ends`: what the first of two phases has left, if this is the second one.
@@ -37,13 +32,12 @@ pub(super) fn run(
     problem: &Problem<'_>,
     sources: &Sources<'_>,
     targets: &GradientTargets,
-    workspace: &RawViewMut,
     ends: Option<u64>,
 ) -> Result<()> {
     refuse_double(problem)?;
-    let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
+    let base = (needed(OP, &targets.workspace)?.as_mut_ptr() as u64).next_multiple_of(16);
     let call = Call::new(problem, sources.y);
-    let pass = Pass { stream, sources, targets, call, base, ends };
+    let pass = Backward { stream, sources, targets, call, base, ends };
     match Route::new(&call, sources, targets, Hardware::of(stream))? {
         Route::HalfStates(routes) => half_states::backward(&pass, &routes),
         Route::Fused(route) => {
@@ -63,7 +57,7 @@ pub(super) fn run(
 ///
 /// The views of its problem, sources and targets were checked against each other, and those who made them vouch for the memory behind them; the
 /// workspace has the size of the layout that its route asks for.
-pub(super) struct Pass<'p, 'a> {
+pub(super) struct Backward<'p, 'a> {
     pub stream: &'p Queue<'p>,
     pub sources: &'p Sources<'a>,
     pub targets: &'p GradientTargets,
@@ -73,7 +67,7 @@ pub(super) struct Pass<'p, 'a> {
     pub ends: Option<u64>,
 }
 
-impl Pass<'_, '_> {
+impl Backward<'_, '_> {
     /// The address of a part of the workspace.
     fn at(&self, offset: usize) -> u64 {
         self.base + 4 * offset as u64
@@ -90,7 +84,7 @@ impl Pass<'_, '_> {
         let slots = [layout.states, layout.gradients].map(|offset| self.at(offset));
         let workspace = (layout.ends_len > 0).then(|| self.at(layout.ends));
         for ((walk, route), slots) in walks.iter().zip(routes).zip(slots) {
-            let workspace = if walk.part == on_cuda::Pass::Rest { self.ends } else { workspace };
+            let workspace = if walk.part == Pass::Rest { self.ends } else { workspace };
             if let Some(route) = route {
                 // SAFETY: what a pass is made of.
                 unsafe { route.launch(self.stream, walk, walk::Addresses { workspace, slots })? };
@@ -104,7 +98,7 @@ impl Pass<'_, '_> {
         let slots = route.fused.plan.slots(self.call.problem);
         let mut walks = walks(self.call, self.sources, self.targets, slots);
         if self.ends.is_some() && route.walks[1].plan.has_two_phases() {
-            walks[1].part = on_cuda::Pass::Rest;
+            walks[1].part = Pass::Rest;
         }
         self.walk(&walks, &route.walks.map(|route| Some(walk::Route::Hopper(route))), layout)?;
         let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));

@@ -5,7 +5,7 @@ use super::hopper::fused::{self, HalfStates, Parts};
 use super::hopper::packed::SPAN;
 use super::hopper::walk::MOST_STATES;
 use crate::error::Result;
-use crate::ops::ssd::cuda::backward::Pass;
+use crate::ops::ssd::cuda::backward::Backward;
 use crate::ops::ssd::cuda::route::{Fused, Layout};
 use crate::ops::ssd::cuda::{Call, Hardware};
 use crate::ops::ssd::problem::Problem;
@@ -91,7 +91,7 @@ pub(super) fn routes(
 }
 
 /// The backward pass, half of the states at a time.
-pub(super) fn backward(pass: &Pass<'_, '_>, routes: &[Fused; 2]) -> Result<()> {
+pub(super) fn backward(pass: &Backward<'_, '_>, routes: &[Fused; 2]) -> Result<()> {
     let p = pass.call.problem;
     let Some(problems) = of_states(p) else { unreachable!("states that have two routes are halved") };
     let mut base = pass.base;
@@ -105,7 +105,7 @@ pub(super) fn backward(pass: &Pass<'_, '_>, routes: &[Fused; 2]) -> Result<()> {
     debug_assert_eq!(layouts[0].bias, layouts[1].bias, "the second half adds to terms of the first");
     for (at, (half, sources, targets)) in of_each(p, pass.sources, pass.targets).iter().enumerate() {
         let (problem, route, layout) = (&problems[at], &routes[at], &layouts[at]);
-        let pass = Pass { stream: pass.stream, sources, targets, call: Call::new(problem, sources.y), base, ends: None };
+        let pass = Backward { stream: pass.stream, sources, targets, call: Call::new(problem, sources.y), base, ends: None };
         pass.run_fused(route, layout, parts)?;
         // terms of parameters are summed after the last half
         pass.sum(layout, route.fused.plan.slices, (*half == HalfStates::Second).then(|| fused::chunks(problem)))?;

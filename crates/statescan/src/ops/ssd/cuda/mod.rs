@@ -13,7 +13,6 @@ mod tests;
 mod walk;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
-pub(super) use phases::{backward_ends, backward_rest, ends_len, forward_ends, forward_rest};
 pub(super) use planned::plan;
 pub(super) use walk::{forward, workspace_len};
 
