@@ -288,7 +288,7 @@ fn named_gradients(call: &Call<'_>, exact: Vec<Option<Dense>>) -> Exact {
 mod tests {
     use super::*;
     use crate::ops::discretization::Discretization;
-    use crate::ops::signature::{Choice, Complex, MAX_ARGUMENTS, MAX_OPTIONS, ResultType};
+    use crate::ops::signature::Choice;
 
     /// Those of all operations. They are taken while this is compiled, so that the tests do not have what runs the operations: all kernels.
     const SIGNATURES: [&Signature; Operation::ALL.len()] = {
@@ -301,76 +301,11 @@ mod tests {
         all
     };
 
-    fn layouts(signature: &Signature) -> impl Iterator<Item = &'static str> {
-        let arguments = signature.arguments.iter().chain(signature.in_place).flat_map(|argument| argument.layouts);
-        arguments.chain(signature.results.iter().flat_map(|output| output.layouts)).copied()
-    }
-
     #[test]
-    fn every_letter_has_a_name_and_every_name_is_there_once() {
+    fn every_operation_has_a_name_of_its_own() {
         for signature in SIGNATURES {
-            assert_eq!(SIGNATURES.iter().filter(|other| other.name == signature.name).count(), 1);
-            assert!(signature.arguments.len() <= MAX_ARGUMENTS && signature.options.len() <= MAX_OPTIONS);
-            let known = |letter: char| letter.is_ascii_digit() || signature.sizes.iter().any(|(size, _)| *size == letter);
-            assert!(layouts(signature).flat_map(str::chars).all(known), "{signature:?}");
-            for (at, argument) in signature.arguments.iter().enumerate() {
-                for name in [argument.name, argument.field].iter().chain(argument.aliases) {
-                    assert_eq!(signature.argument(name), Some(at), "{signature:?}: {name}");
-                }
-                assert!(!argument.gradient || argument.gradient_name == format!("grad of {}", argument.field));
-            }
-            for output in signature.results {
-                assert_eq!(output.cotangent_name, format!("grad of {}", output.name));
-            }
+            assert_eq!(SIGNATURES.iter().filter(|other| other.name == signature.name).count(), 1, "{signature:?}");
         }
-    }
-
-    #[test]
-    fn results_know_the_arguments_that_they_name() {
-        for signature in SIGNATURES {
-            for (output, named) in signature.results.iter().zip(&signature.named) {
-                assert_eq!(output.like.map(|name| signature.argument(name)), named.like.map(Some), "{signature:?}");
-                let (ResultType::Of(name)
-                | ResultType::Carried(name)
-                | ResultType::OfFirst(name, _)
-                | ResultType::Promoted(name, _)
-                | ResultType::CarriedByBoth(name, _)) = output.dtype;
-                assert_eq!(signature.argument(name), Some(named.dtype[0]), "{signature:?}: {}", output.name);
-                if let Complex::As(names) = output.complex {
-                    let numbers: Vec<_> = names.iter().map(|name| signature.argument(name)).collect();
-                    assert_eq!(numbers, named.complex[..names.len()], "{signature:?}: {}", output.name);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_decay_has_the_first_axes_of_its_state() {
-        for signature in SIGNATURES {
-            let Some(decay) = signature.decay else { continue };
-            let states = signature.results.iter().find(|output| output.like.is_none()).unwrap();
-            assert_eq!(decay.layouts.len(), states.layouts.len());
-            assert!(decay.layouts.iter().zip(states.layouts).all(|(decay, state)| state.starts_with(decay)), "{signature:?}");
-        }
-    }
-
-    #[test]
-    fn layouts_of_an_argument_differ_in_rank_within_a_form() {
-        for signature in SIGNATURES {
-            let forms: &[&str] = if signature.forms.is_empty() { &["ABCDEFGHIJKLMNOPQRSTUVWXYZ"] } else { signature.forms };
-            for (form, argument) in forms.iter().flat_map(|form| signature.arguments.iter().map(move |a| (form, a))) {
-                let mut ranks: Vec<_> = argument.layouts.iter().filter(|l| super::super::signature::fits(l, form)).collect();
-                assert!(!ranks.is_empty(), "{signature:?}: {} in {form}", argument.name);
-                ranks.sort_by_key(|layout| layout.len());
-                assert!(ranks.windows(2).all(|pair| pair[0].len() < pair[1].len()), "{signature:?}: {}", argument.name);
-            }
-        }
-    }
-
-    #[test]
-    fn the_limits_leave_room_for_what_is_allocated() {
-        // sizes multiply to 2^52, and an allocation has 2^62 bytes at most
-        assert!(SIGNATURES.iter().all(|signature| signature.limit.bytes < 62 - 52));
     }
 
     #[test]

@@ -20,4 +20,5 @@ mod simplified_scan;
 mod simplified_state_update;
 mod simplified_vectors;
 mod ssd;
+mod tables;
 mod tensor;

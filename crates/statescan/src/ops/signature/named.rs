@@ -1,5 +1,6 @@
 //! Which arguments the results of an operation name, found while the crate is compiled.
 
+use super::sound::number;
 use super::{Argument, Complex, Output, ResultType};
 
 /// The numbers of the arguments that a result names.
@@ -13,47 +14,30 @@ pub(crate) struct Named {
     pub(crate) complex: [Option<usize>; 2],
 }
 
-/// Whether two words are the same, also while the compiler runs.
-const fn same(a: &str, b: &str) -> bool {
-    let (a, b, mut at) = (a.as_bytes(), b.as_bytes(), 0);
-    while at < a.len() && at < b.len() && a[at] == b[at] {
-        at += 1;
-    }
-    at == a.len() && at == b.len()
-}
-
-/// The number of the argument of a name. There is one, or the program does not compile.
-const fn number(arguments: &[Argument], name: &str) -> usize {
-    let mut at = 0;
-    while !same(arguments[at].name, name) {
-        at += 1;
-    }
-    at
-}
-
 impl Named {
     pub(super) const NOTHING: Named = Named { like: None, dtype: [0; 2], complex: [None; 2] };
 
-    pub(super) const fn of(output: &Output, arguments: &[Argument]) -> Named {
-        let mut named = Self::NOTHING;
+    /// A name that means no argument ends the compilation.
+    pub(super) const fn of(table: &str, output: &Output, arguments: &[Argument]) -> Named {
+        let (mut named, line) = (Self::NOTHING, output.name);
         if let Some(like) = output.like {
-            named.like = Some(number(arguments, like));
+            named.like = Some(number(table, arguments, line, like));
         }
         named.dtype = match output.dtype {
-            ResultType::Of(name) | ResultType::Carried(name) => [number(arguments, name); 2],
+            ResultType::Of(name) | ResultType::Carried(name) => [number(table, arguments, line, name); 2],
             ResultType::OfFirst(a, b) | ResultType::Promoted(a, b) | ResultType::CarriedByBoth(a, b) => {
-                [number(arguments, a), number(arguments, b)]
+                [number(table, arguments, line, a), number(table, arguments, line, b)]
             }
         };
         match output.complex {
             Complex::As(names) => {
                 let mut at = 0;
                 while at < names.len() {
-                    named.complex[at] = Some(number(arguments, names[at]));
+                    named.complex[at] = Some(number(table, arguments, line, names[at]));
                     at += 1;
                 }
             }
-            Complex::Without(name) => named.complex[0] = Some(number(arguments, name)),
+            Complex::Without(name) => named.complex[0] = Some(number(table, arguments, line, name)),
             Complex::Never | Complex::Always => {}
         }
         named

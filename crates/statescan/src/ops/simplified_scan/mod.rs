@@ -143,7 +143,7 @@ operation! {
 }
 
 /// A simplified scan as data.
-pub static SIGNATURE: Signature = Signature { options: OPTIONS.split_at(2).0, ..TABLE };
+pub static SIGNATURE: Signature = Signature { options: OPTIONS.split_at(2).0, ..TABLE }.resolved();
 
 /// The same with a skip, and so with a real result.
 pub static INNER: Signature = Signature {
@@ -158,7 +158,8 @@ pub static INNER: Signature = Signature {
         ..TABLE.facts
     },
     ..TABLE
-};
+}
+.resolved();
 
 /// The arguments of a scan whose skip must be there.
 static WITH_SKIP: [Argument; ARGUMENTS.len()] = {
