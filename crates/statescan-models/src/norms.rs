@@ -1,7 +1,7 @@
 //! RMSNorm of the stream, in front of a block and of the head.
 
 use crate::error::Result;
-use statescan::ops::norm::{Args, Cotangents, Gradients, Outputs, backward, backward_workspace_len, forward};
+use statescan::ops::norm::{Args, Cotangents, Gradients, Outputs, forward, prepare};
 use statescan::tensor::Workspace;
 use statescan::{Exec, View, ViewMut};
 
@@ -41,11 +41,12 @@ impl<'n> StreamNorm<'n> {
     ) -> Result<()> {
         // the stream is its sum with zeros: the gradient by either part is the same, and each has its type
         let args = Args::new(zeros.expand(0, stream.shape()[0])).residual(stream).weight(self.weight).eps(f64::from(self.eps));
+        let call = prepare(self.exec, &args)?;
         let mut grads = Gradients::default()
             .x(into.rounded)
             .residual(into.front)
             .weight(into.weight)
-            .workspace(workspace.view_mut(self.exec, backward_workspace_len(self.exec, &args)?)?);
-        Ok(backward(self.exec, &args, &Cotangents::default().y(dy).sum(behind), &mut grads)?)
+            .workspace(workspace.view_mut(self.exec, call.backward_workspace_len(false)?)?);
+        Ok(call.backward(None, &Cotangents::default().y(dy).sum(behind), &mut grads)?)
     }
 }

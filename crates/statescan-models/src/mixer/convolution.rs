@@ -9,9 +9,7 @@ use super::{Multiplied, Rooms};
 use crate::config::Config;
 use crate::error::Result;
 use crate::state::StateShape;
-use statescan::ops::causal_conv1d::{
-    Activation, Args, Cotangents, Gradients, Outputs, backward, backward_workspace_len, forward,
-};
+use statescan::ops::causal_conv1d::{Activation, Args, Cotangents, Gradients, Outputs, forward, prepare};
 use statescan::{View, ViewMut};
 use std::ops::Range;
 
@@ -99,14 +97,15 @@ impl<'w> Frame<'_, 'w> {
         between(rooms, own)?;
         let (Rooms { own: [projected, ..], .. }, Rooms { own: [dprojected, dconv, ..], workspace, .. }) = (rooms, own);
         let args = self.args(steps, projected.of(rows)).initial_states(ends.initial);
+        let call = prepare(device.exec(), &args)?;
         let mut grads = Gradients::default()
             .x(steps.channels_mut(dprojected.of_mut(rows).slice(1, self.columns.clone())))
             .weight(into.conv.weight)
             .bias(into.conv.bias)
             .initial_states(ends.first)
-            .workspace(workspace.view_mut(device.exec(), backward_workspace_len(device.exec(), &args)?)?);
+            .workspace(workspace.view_mut(device.exec(), call.backward_workspace_len(false)?)?);
         let dy = steps.channels(dconv.of(rows), 0..self.columns.len());
-        backward(device.exec(), &args, &Cotangents::default().y(dy).final_states(ends.last), &mut grads)?;
+        call.backward(None, &Cotangents::default().y(dy).final_states(ends.last), &mut grads)?;
         let of = Multiplied { x: back.x, product: self.around.in_proj, dy: dprojected.of(rows) };
         device.product_backward(of, &mut back.dx, false, into.in_proj, workspace)
     }

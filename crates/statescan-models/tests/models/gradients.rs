@@ -2,6 +2,7 @@
 
 use crate::common::{FAMILIES, Folder, tokens};
 use statescan::Exec;
+use statescan::testing::checks;
 use statescan_models::reference::{self, Weights};
 use statescan_models::{Array, Config, Kind, Model, Tensors};
 
@@ -58,6 +59,20 @@ fn gradients_are_central_differences_of_the_oracle() {
             let worst = got.zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
             assert!(worst < 1e-4 * largest + 1e-7, "{kind} {name}: {worst:e} of {largest:e}");
         }
+    }
+}
+
+/// A pass prepares each of its calls, which knows the sizes of its scratch memory and runs: nothing is checked twice.
+#[test]
+fn calls_of_a_pass_are_checked_once() {
+    // a block's norm, its convolution and scan, and the norms of the mixer: forward, the same on the way back, and back; at last the head's norm
+    for (kind, calls) in [("mamba", 3), ("falcon_mamba", 5), ("mamba2", 4)] {
+        let (model, config, weights) = model(kind);
+        let (text, mut gradients) = (tokens(14, config.vocab), poisoned(&weights));
+        let count = checks(|| {
+            model.loss_and_gradients(&Exec::cpu(1), &text, 6, &mut gradients).unwrap();
+        });
+        assert_eq!(count, 3 * calls * config.layers.len() + 2, "{kind}");
     }
 }
 

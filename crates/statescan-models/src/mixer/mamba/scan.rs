@@ -101,11 +101,11 @@ impl<'i> Inner<'i> {
     ) -> Result<()> {
         let (initial, last) = states.unzip();
         let args = self.scan_args(from).initial_state(initial);
-        let len = if saved.is_some() { selective_scan::checkpoints_len(&args)? } else { 0 };
-        let saved = saved.map(|saved| saved.view_mut(self.exec, len)).transpose()?;
-        let scratch = workspace.view_mut(self.exec, selective_scan::workspace_len(self.exec, &args)?)?;
+        let call = selective_scan::prepare(self.exec, &args)?;
+        let saved = saved.map(|saved| saved.view_mut(self.exec, call.saved_len())).transpose()?;
+        let scratch = workspace.view_mut(self.exec, call.workspace_len()?)?;
         let out = selective_scan::Outputs::default().y(self.steps.channels_mut(y)).workspace(scratch);
-        Ok(selective_scan::forward(self.exec, &args, &mut out.final_state(last).checkpoints(saved))?)
+        Ok(call.forward(&mut out.final_state(last).checkpoints(saved))?)
     }
 
     /// The way back through the scan from the gradient by its results.
@@ -121,9 +121,9 @@ impl<'i> Inner<'i> {
         let (exec, steps) = (self.exec, self.steps);
         let Config { inner, dt_rank, dstate, .. } = *self.config;
         let args = self.scan_args(from).initial_state(ends.initial);
-        let saved = saved.view_mut(exec, selective_scan::checkpoints_len(&args)?)?;
+        let call = selective_scan::prepare(exec, &args)?;
+        let saved = saved.view_mut(exec, call.saved_len())?;
         let (db, dc) = into.maps.slice(1, dt_rank..dt_rank + 2 * dstate).split_at(1, dstate);
-        let scratch = selective_scan::backward_workspace_len(exec, &args, true)?;
         let mut grads = selective_scan::Gradients::default()
             .x(steps.channels_mut(into.conv))
             .dt(steps.channels_mut(into.dt))
@@ -134,8 +134,8 @@ impl<'i> Inner<'i> {
             .d(dd)
             .dt_bias(dbias)
             .initial_state(ends.first)
-            .workspace(workspace.view_mut(exec, scratch)?);
+            .workspace(workspace.view_mut(exec, call.backward_workspace_len(true)?)?);
         let cotangents = selective_scan::Cotangents::default().y(steps.channels(dy, 0..inner)).final_state(ends.last);
-        Ok(selective_scan::backward(exec, &args, Some(saved.as_view()), &cotangents, &mut grads)?)
+        Ok(call.backward(Some(saved.as_view()), &cotangents, &mut grads)?)
     }
 }

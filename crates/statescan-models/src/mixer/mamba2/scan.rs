@@ -51,9 +51,10 @@ impl<'i> Inner<'i> {
         let nheads = self.config.nheads;
         let (initial, last) = states.map(|(initial, last)| (initial.split(1, nheads), last.split(1, nheads))).unzip();
         let args = self.ssd_args(projected, conv).initial_state(initial);
-        let scratch = workspace.view_mut(self.exec, ssd::workspace_len(self.exec, &args)?)?;
+        let call = ssd::prepare(self.exec, &args)?;
+        let scratch = workspace.view_mut(self.exec, call.workspace_len()?)?;
         let y = y.split(0, self.steps.sequences).split(2, nheads);
-        Ok(ssd::forward(self.exec, &args, &mut ssd::Outputs::default().y(y).workspace(scratch).final_state(last))?)
+        Ok(call.forward(&mut ssd::Outputs::default().y(y).workspace(scratch).final_state(last))?)
     }
 
     /// The scan step by step, from rows of the convolution and of step sizes of each channel, with decays, D and a bias of step sizes of each channel.
@@ -75,9 +76,10 @@ impl<'i> Inner<'i> {
             .dt_softplus(true)
             .dt_limit(dt_limit)
             .initial_state(initial);
-        let scratch = workspace.view_mut(self.exec, selective_scan::workspace_len(self.exec, &args)?)?;
+        let call = selective_scan::prepare(self.exec, &args)?;
+        let scratch = workspace.view_mut(self.exec, call.workspace_len()?)?;
         let out = selective_scan::Outputs::default().y(steps.channels_mut(y)).workspace(scratch);
-        Ok(selective_scan::forward(self.exec, &args, &mut out.final_state(last))?)
+        Ok(call.forward(&mut out.final_state(last))?)
     }
 
     /// The way back through the scan, from the gradient by its results.
@@ -92,6 +94,7 @@ impl<'i> Inner<'i> {
         let Config { inner, nheads, ngroups, dstate, .. } = *self.config;
         let sequences = self.steps.sequences;
         let args = self.ssd_args(projected, conv).initial_state(ends.initial.map(|state| state.split(1, nheads)));
+        let call = ssd::prepare(self.exec, &args)?;
         let (dx, of_maps) = into.conv.split(0, sequences).split_at(2, inner);
         let (db, dc) = of_maps.split_at(2, ngroups * dstate);
         let dt = conv_columns(self.config).end;
@@ -104,10 +107,10 @@ impl<'i> Inner<'i> {
             .d(dd)
             .dt_bias(dbias)
             .initial_state(ends.first.map(|state| state.split(1, nheads)))
-            .workspace(workspace.view_mut(self.exec, ssd::backward_workspace_len(self.exec, &args)?)?);
+            .workspace(workspace.view_mut(self.exec, call.backward_workspace_len(false)?)?);
         let dy = self.steps.of(dy).split(2, nheads);
         let cotangents = ssd::Cotangents::default().y(dy).final_state(ends.last.map(|state| state.split(1, nheads)));
-        Ok(ssd::backward(self.exec, &args, None, &cotangents, &mut grads)?)
+        Ok(call.backward(None, &cotangents, &mut grads)?)
     }
 
     fn norm_args<'r>(&self, y: View<'r>, projected: View<'r>) -> norm::Args<'r>
@@ -136,11 +139,12 @@ impl<'i> Inner<'i> {
         workspace: &mut Workspace,
     ) -> Result<()> {
         let args = self.norm_args(y, projected);
+        let call = norm::prepare(self.exec, &args)?;
         let mut grads = norm::Gradients::default()
             .x(dy)
             .z(dprojected.slice(1, 0..self.config.inner))
             .weight(dweight)
-            .workspace(workspace.view_mut(self.exec, norm::backward_workspace_len(self.exec, &args)?)?);
-        Ok(norm::backward(self.exec, &args, &norm::Cotangents::default().y(dgated), &mut grads)?)
+            .workspace(workspace.view_mut(self.exec, call.backward_workspace_len(false)?)?);
+        Ok(call.backward(None, &norm::Cotangents::default().y(dgated), &mut grads)?)
     }
 }
