@@ -1,10 +1,10 @@
 //! A call in memory: an operation, named arguments, options.
 
 use crate::error::{Error, Result, argument_of};
-use crate::memory::need;
 use crate::ops::{self, Options};
 use crate::options;
 use crate::packing::Packing;
+use crate::room::need;
 use crate::sizes::Sizes;
 use serde_json::Value;
 use statescan::ops::signature::{Argument, Role};

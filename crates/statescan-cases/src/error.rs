@@ -1,6 +1,8 @@
 //! What can be wrong with a file or an argument. Each reads as one sentence that names what was expected and what came.
 
-use crate::format::FormatError;
+mod format;
+
+pub use format::{FormatError, MAX_HEADER};
 use statescan::DType;
 use std::path::PathBuf;
 

@@ -25,6 +25,7 @@ pub mod packing;
 pub mod part;
 pub mod pass;
 pub mod rng;
+mod room;
 pub mod samples;
 pub mod sizes;
 pub mod tensors;
