@@ -26,6 +26,7 @@ pub enum Scalar {
 
 impl Scalar {
     /// Size of one element in bytes.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             Scalar::BF16 | Scalar::F16 => 2,

@@ -3,6 +3,7 @@
 use core::fmt;
 use half::{bf16, f16};
 use num_complex::Complex;
+use statescan_cuda::Scalar;
 
 /// The storage type of one element.
 #[non_exhaustive]
@@ -27,14 +28,23 @@ pub enum DType {
 }
 
 impl DType {
+    /// The same type in device code, which has its size and its name.
+    pub(crate) const fn scalar(self) -> Scalar {
+        match self {
+            DType::F32 => Scalar::F32,
+            DType::F64 => Scalar::F64,
+            DType::BF16 => Scalar::BF16,
+            DType::F16 => Scalar::F16,
+            DType::Complex64 => Scalar::Complex64,
+            DType::Complex128 => Scalar::Complex128,
+            DType::I32 => Scalar::I32,
+            DType::I64 => Scalar::I64,
+        }
+    }
+
     /// Size of one element in bytes.
     pub const fn size(self) -> usize {
-        match self {
-            DType::BF16 | DType::F16 => 2,
-            DType::F32 | DType::I32 => 4,
-            DType::F64 | DType::Complex64 | DType::I64 => 8,
-            DType::Complex128 => 16,
-        }
+        self.scalar().size()
     }
 
     /// Whether this is a complex type.
@@ -80,16 +90,7 @@ impl DType {
 
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::BF16 => "bf16",
-            DType::F16 => "f16",
-            DType::Complex64 => "complex64",
-            DType::Complex128 => "complex128",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-        })
+        self.scalar().fmt(f)
     }
 }
 

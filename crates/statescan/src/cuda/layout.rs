@@ -6,16 +6,7 @@ use statescan_cuda::{Layout, Scalar};
 
 impl From<DType> for Scalar {
     fn from(dtype: DType) -> Self {
-        match dtype {
-            DType::F32 => Scalar::F32,
-            DType::F64 => Scalar::F64,
-            DType::BF16 => Scalar::BF16,
-            DType::F16 => Scalar::F16,
-            DType::Complex64 => Scalar::Complex64,
-            DType::Complex128 => Scalar::Complex128,
-            DType::I32 => Scalar::I32,
-            DType::I64 => Scalar::I64,
-        }
+        dtype.scalar()
     }
 }
 
@@ -52,19 +43,5 @@ impl Layout for RawViewMut {
     }
     fn is_on_cuda(&self) -> bool {
         self.as_read().is_on_cuda()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn types_have_the_names_and_sizes_of_device_code() {
-        use DType::*;
-        for dtype in [F32, F64, BF16, F16, Complex64, Complex128, I32, I64] {
-            let scalar = Scalar::from(dtype);
-            assert_eq!((scalar.to_string(), scalar.size()), (dtype.to_string(), dtype.size()));
-        }
     }
 }
