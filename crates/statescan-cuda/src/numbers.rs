@@ -26,6 +26,24 @@ impl Numbers {
         self.capability >= (9, 0)
     }
 
+    /// As many multiprocessors, and of all else at most what a device has.
+    #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a driver has a device
+    pub(crate) fn within(self, device: &Numbers) -> Numbers {
+        Numbers {
+            capability: self.capability.min(device.capability),
+            multiprocessors: self.multiprocessors,
+            shared_per_block: self.shared_per_block.min(device.shared_per_block),
+            shared_per_multiprocessor: self.shared_per_multiprocessor.min(device.shared_per_multiprocessor),
+        }
+    }
+
+    /// The same as words of a key.
+    #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a driver has keys
+    pub(crate) fn words(self) -> [u64; 5] {
+        let Numbers { capability: (major, minor), multiprocessors, shared_per_block, shared_per_multiprocessor } = self;
+        [u64::from(major), u64::from(minor), multiprocessors as u64, shared_per_block as u64, shared_per_multiprocessor as u64]
+    }
+
     /// What kernels are compiled for, such as `sm_90a`: on Hopper with the instructions that no other architecture has.
     #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a compiler reads it
     pub fn architecture(&self) -> String {
@@ -48,6 +66,14 @@ impl Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plans_for_others_fit_on_a_device() {
+        let planned = Numbers { multiprocessors: 500, ..Numbers::H200 }.within(&Numbers { capability: (8, 9), ..Numbers::SMALL });
+        assert_eq!(planned, Numbers { capability: (8, 9), multiprocessors: 500, ..Numbers::SMALL });
+        let planned = Numbers { capability: (8, 0), ..Numbers::SMALL }.within(&Numbers::H200);
+        assert_eq!(planned, Numbers { capability: (8, 0), ..Numbers::SMALL });
+    }
 
     #[test]
     fn hopper_has_an_architecture_of_its_own() {

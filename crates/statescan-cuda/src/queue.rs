@@ -109,6 +109,7 @@ impl<'s> Queue<'s> {
     pub fn new(stream: &'s Stream, mut key: Option<Key>) -> Self {
         if let Some(key) = &mut key {
             key.words(&[stream.ordinal() as u64, stream.allows_tf32().into()]);
+            stream.planned().iter().for_each(|numbers| key.words(numbers));
         }
         Queue { stream, findings: Findings::new(key.as_ref()) }
     }

@@ -47,6 +47,9 @@ pub struct Stream {
     /// Whether factors of products in f32 may be rounded to tf32.
     #[cfg(feature = "driver")]
     tf32: bool,
+    /// The numbers that plans see, where they are not the device's.
+    #[cfg(feature = "driver")]
+    planned: Option<Numbers>,
     #[cfg(feature = "driver")]
     _own: Option<Arc<OwnStream>>,
     #[cfg(not(feature = "driver"))]
@@ -108,7 +111,7 @@ impl Stream {
             // SAFETY: a context is current.
             unsafe { call!(cuStreamCreate(&mut raw, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32))? };
             let own = OwnStream { context: context.clone(), raw: raw as usize };
-            Ok(Stream { context, raw: raw as usize, tf32: false, _own: Some(Arc::new(own)) })
+            Ok(Stream { context, raw: raw as usize, tf32: false, planned: None, _own: Some(Arc::new(own)) })
         }
     }
 
@@ -118,7 +121,7 @@ impl Stream {
     /// It belongs to the device's primary context and outlives its use here.
     pub unsafe fn borrowed(ordinal: usize, raw: *mut c_void) -> Result<Self> {
         driven! { ABSENT =>
-            Ok(Stream { context: Context::of(ordinal)?, raw: raw as usize, tf32: false, _own: None })
+            Ok(Stream { context: Context::of(ordinal)?, raw: raw as usize, tf32: false, planned: None, _own: None })
         }
     }
 
@@ -132,6 +135,19 @@ impl Stream {
     pub fn allows_tf32(&self) -> bool {
         driven! { self =>
             self.tf32
+        }
+    }
+    /// The same stream for calls that plan as on a device of these numbers, which are at most its own but for multiprocessors: with an older architecture
+    /// they take the kernels of that one, with other multiprocessors they cut work into fewer or more pieces. So tests and benchmarks force a route.
+    pub fn planned_as(self, numbers: Numbers) -> Self {
+        driven! { self =>
+            Stream { planned: Some(numbers.within(&self.context.numbers())), ..self }
+        }
+    }
+    /// Words of the numbers that calls plan with, where they are not the device's.
+    pub(crate) fn planned(&self) -> Option<[u64; 5]> {
+        driven! { self =>
+            self.planned.map(|numbers| numbers.words())
         }
     }
     #[cfg(feature = "driver")]
@@ -155,10 +171,10 @@ impl Stream {
     pub(crate) fn enter(&self) -> Result<Current> {
         self.context.enter()
     }
-    /// The numbers of the device.
+    /// The numbers that calls plan with: those of the device, or of [`Stream::planned_as`].
     pub fn numbers(&self) -> Numbers {
         driven! { self =>
-            self.context.numbers()
+            self.planned.unwrap_or_else(|| self.context.numbers())
         }
     }
 
@@ -464,7 +480,7 @@ impl Stream {
     /// As for [`Stream::start`].
     pub unsafe fn start_early<P: Parameter>(&self, function: Function, launch: Launch, params: &P) -> Result<()> {
         driven! { self =>
-            let early = self.numbers().has_early_starts();
+            let early = self.context.numbers().has_early_starts();
             // SAFETY: the caller's contract.
             unsafe { self.put(function, launch, params, early) }
         }
@@ -485,7 +501,7 @@ impl Stream {
     /// As for [`Stream::start`].
     #[cfg(feature = "driver")]
     unsafe fn put<P: Parameter>(&self, function: Function, launch: Launch, params: &P, early: bool) -> Result<()> {
-        launch.check(function.kernel, &self.numbers())?;
+        launch.check(function.kernel, &self.context.numbers())?;
         let _current = self.context.enter()?;
         let mut arguments = [core::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         let Launch { grid, cluster, threads, shared } = launch;

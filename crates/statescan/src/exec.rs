@@ -1,6 +1,7 @@
 //! Where and how a call runs: an argument, never a global.
 
 use crate::cpu::{Chains, Level, Pool, Workspace};
+use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 use crate::tensor::Device;
 use core::ffi::c_void;
@@ -103,6 +104,13 @@ impl Exec {
     /// difference. It is off unless asked for.
     pub fn with_tf32(self, allowed: bool) -> Self {
         Exec { cuda: self.cuda.map(|stream| stream.with_tf32(allowed)), ..self }
+    }
+
+    /// The same, whose calls are planned as on another GPU, as far as this one allows: with the kernels of an older architecture, or cut into segments for
+    /// other multiprocessors. Tests and comparisons force a route so, as [`Exec::with_level`] does on the CPU, which knows no difference. What is planned for
+    /// another GPU is slower than what is planned for this one.
+    pub fn planned_as(self, gpu: Gpu) -> Self {
+        Exec { cuda: self.cuda.map(|stream| stream.planned_as(gpu.0)), ..self }
     }
 
     /// Whether they may.

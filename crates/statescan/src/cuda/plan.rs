@@ -34,6 +34,11 @@ impl Gpu {
         Some(Gpu(Numbers { capability, multiprocessors, shared_per_block, shared_per_multiprocessor }))
     }
 
+    /// The same with other multiprocessors, by whose number rows are cut into segments: with one of them they are scanned in one pass.
+    pub fn with_multiprocessors(self, multiprocessors: usize) -> Gpu {
+        Gpu(Numbers { multiprocessors: multiprocessors.max(1), ..self.0 })
+    }
+
     /// The GPU of an executor, if it has one.
     pub fn of(exec: &Exec) -> Option<Gpu> {
         exec.stream().map(|stream| Gpu(stream.numbers()))

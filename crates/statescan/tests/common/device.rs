@@ -1,6 +1,7 @@
 //! What lets one test body serve every device: inputs go to the executor's device and results come back with their strides, and a GPU may
 //! have no kernel for a case.
 
+use statescan::cuda::Gpu;
 use statescan::{Device, Error, Exec, Tensor};
 
 /// The first GPU; the reason is printed why there is none.
@@ -55,4 +56,14 @@ pub fn ran(exec: &Exec, call: Result<(), Error>, poisoned: &[&Tensor]) -> bool {
 pub fn on_gpu<C>(cases: impl IntoIterator<Item = C>, check: impl Fn(&C, &[Exec])) {
     let Some(exec) = gpu() else { return };
     cases.into_iter().for_each(|case| check(&case, std::slice::from_ref(&exec)));
+}
+
+/// The same by every route: with the kernels of older devices, where rows are scanned in one pass, as this device would cut them, and in as many segments as
+/// plans make.
+pub fn on_routes<C>(cases: impl IntoIterator<Item = C>, check: impl Fn(&C, &[Exec])) {
+    let Some(exec) = gpu() else { return };
+    let (own, old) = (Gpu::of(&exec).expect("it has a GPU"), Gpu::named("a100").expect("a name"));
+    let forced = [old, old.with_multiprocessors(1), old.with_multiprocessors(2000), own.with_multiprocessors(1)];
+    let execs = forced.map(|gpu| exec.clone().planned_as(gpu));
+    cases.into_iter().for_each(|case| check(&case, &execs));
 }

@@ -2,7 +2,7 @@
 
 use super::case::run_forward;
 use super::*;
-use crate::common::device::{gpu, on_gpu};
+use crate::common::device::{gpu, on_gpu, on_routes};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use statescan::Error;
@@ -32,6 +32,13 @@ fn cuda_segments() {
         assert!(selective_scan::workspace_len(&execs[0], &inputs.args(case)).unwrap() > 0, "{case:?}");
         check(case, execs);
     });
+}
+
+/// Rows in one pass where they would be cut, and in segments where they would not be.
+#[test]
+fn cuda_routes_of_other_devices() {
+    let case = |dim, seqlen, options| Case::new(DType::F32, 1, dim, seqlen, 16, options | INITIAL);
+    on_routes([case(7, 3000, GATE | SKIP | BIAS | SOFTPLUS), case(300, 2100, OWN_DECAY_STEP)], check);
 }
 
 /// Random problems, the same ones each time, for each needs kernels of its own; several tests, so that these are compiled side by side.

@@ -1,7 +1,7 @@
 //! What concerns the CUDA kernels alone: tiles of products, tiles of steps, and rows that are cut. Without a GPU each test says so and passes.
 
 use super::*;
-use crate::common::device::{gpu, on_gpu};
+use crate::common::device::{gpu, on_gpu, on_routes};
 use statescan::tensor::max_errors;
 
 fn check(setup: &Setup, execs: &[Exec]) {
@@ -49,6 +49,15 @@ fn cuda_segments() {
         };
         on_gpu([setup], check);
     }
+}
+
+/// Products by the kernels of other devices than Hopper, and rows in one pass and in segments.
+#[test]
+fn cuda_routes_of_other_devices() {
+    on_routes(
+        [DType::F32, DType::F16].map(|u| Setup { u, conj_sym: Some(true), initial: true, ..Setup::new(2, 96, 80, 516) }),
+        check,
+    );
 }
 
 /// Each option of a model's layer, at sizes that have more than one tile of everything.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::Layout;
-use crate::common::device::{gpu, on_gpu};
+use crate::common::device::{gpu, on_gpu, on_routes};
 use crate::common::executors;
 use statescan::Error;
 
@@ -64,6 +64,13 @@ fn cuda_heads_of_a_block() {
         case([1, 200, 301, 8, 7, 72], BOUNDS | INITIAL),
     ];
     on_gpu(cases, check);
+}
+
+/// What Hopper has kernels of its own for, by the kernels of other devices, and rows in one pass and in segments.
+#[test]
+fn cuda_routes_of_other_devices() {
+    let case = |sizes, options| Case { seed: 11, decay: 0.05, ..Case::new(DType::BF16, sizes, options) };
+    on_routes([case([1, 1500, 2, 64, 1, 64], ALL), case([2, 300, 4, 64, 2, 128], BOUNDS | INITIAL)], check);
 }
 
 /// Packed sequences as models train on them: each begins with a chunk of its own there, and its gradients do not see its neighbours.
