@@ -227,7 +227,7 @@ def ssd(
 
     Returns:
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
-        `selective_state_update` goes on from it.
+        `ssd_update` goes on from it.
 
     Examples:
         >>> x, dt = torch.randn(2, 20, 4, 16), torch.rand(2, 20, 4)
@@ -686,9 +686,8 @@ def selective_state_update(
 ) -> T | tuple[T, T]:
     """One step of `selective_scan` or of `ssd`; `state` is changed in place.
 
-    After `ssd` the state is its final state. What `ssd` has once for a head is expanded here, without a copy:
-    ``dt[..., None].expand(-1, -1, headdim)``, ``A[:, None, None].expand(-1, headdim, dstate)``,
-    ``D[:, None].expand(-1, headdim)`` and dt_bias alike.
+    After `ssd` the state is its final state, and what `ssd` has once for a head must be expanded here, without a copy;
+    `ssd_update` takes it as it is.
 
     Args:
         state: (batch, dim, dstate) or (batch, nheads, headdim, dstate); complex where A is. Its type is kept.
