@@ -622,7 +622,7 @@ def gated_delta_rule_update(
     allow_neg_eigval: bool = False,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
-    """One step of `gated_delta_rule`, with the same bits; `state` is changed in place.
+    """One step of `gated_delta_rule`, on CPUs with the same bits; `state` is changed in place.
 
     It has no gradient: `gated_delta_rule` of one step has.
 

@@ -71,11 +71,23 @@ def convolution(dtype, rule):
     return y, last, torch.stack(steps, -1), state
 
 
+def delta(dtype, rule):
+    r = Random(4)
+    q, k = (r.real(2, STEPS, 2, 5).to(dtype) for _ in range(2))
+    v, g, beta = r.real(2, STEPS, 4, 3).to(dtype), -r.step(2, STEPS, 4), r.real(2, STEPS, 4)
+    y, last = statescan.gated_delta_rule(q, k, v, g, beta, qk_l2norm=True)
+    state = torch.zeros_like(last)
+    now = [[tensor[:, t] for tensor in (q, k, v, g, beta)] for t in range(STEPS)]
+    steps = [statescan.gated_delta_rule_update(state, *tensors, qk_l2norm=True) for tensors in now]
+    return y, last, torch.stack(steps, 1), state
+
+
 RULES = {
     selective: ("mamba", "zoh", "bilinear", "dirac"),
     heads: ("mamba",),
     simplified: ("bilinear", "zoh", "dirac"),
     convolution: ("none",),
+    delta: ("none",),
 }
 
 

@@ -189,8 +189,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// The result of a step, which is always wanted, like its first input.
-    pub fn step_result(&mut self, first: &View<'_>, dtype: DType) -> PyResult<ViewMut<'a>> {
-        let view = self.result_like("y", (0, first), dtype)?;
+    pub fn step_result(&mut self, like: (usize, &View<'_>), dtype: DType) -> PyResult<ViewMut<'a>> {
+        let view = self.result_like("y", like, dtype)?;
         view.ok_or_else(|| PyTypeError::new_err(format!("{}: `y` is written and must be there", self.op)))
     }
 

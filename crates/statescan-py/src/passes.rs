@@ -259,7 +259,11 @@ pub fn update<'py>(
     let mut out = Written::default();
     let state = signature.in_place.ok_or_else(|| PyIndexError::new_err("the operation has no state that changes"))?;
     out.state = Some(arguments.state(state.name)?);
-    let first = call.views[0].as_ref().expect("the first argument is required");
-    out.views[0] = Some(arguments.step_result(first, call.result_type(0))?);
+    let like = signature.results[0]
+        .like
+        .and_then(|name| signature.argument(name))
+        .expect("a step's result has the shape of an argument");
+    let shaped = call.views[like].as_ref().expect("that argument is required");
+    out.views[0] = Some(arguments.step_result((like, shaped), call.result_type(0))?);
     arguments.run(|exec| operation.forward(exec, &call, &mut out)).map(Some)
 }

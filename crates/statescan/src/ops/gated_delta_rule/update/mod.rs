@@ -4,7 +4,7 @@
 //! S <- exp(g) S        S <- S + k (beta (v - S^T k))^T        y = scale S^T q
 //! ```
 //!
-//! The formulas and options are those of [`gated_delta_rule`](super), and L steps give the bits of its result. B batch, H heads of keys, J heads of values,
+//! The formulas and options are those of [`gated_delta_rule`](super), and on CPUs L steps give the bits of its result. B batch, H heads of keys, J heads of values,
 //! N key width, P value width, S states (B, or more with indices).
 //!
 //! | argument | shape | note |
