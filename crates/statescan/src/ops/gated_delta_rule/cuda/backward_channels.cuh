@@ -65,6 +65,18 @@ DEVICE void add_channels(const Work& w, const Channels& at) {
   }
 }
 
+// The part of a head in the gradient by A_log, from what threads have of it.
+DEVICE void finish_a_log(const Params& p, const Work& w, f32 by_a_log) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) by_a_log += __shfl_xor_sync(0xffffffffu, by_a_log, apart);
+  if (threadIdx.x % 32 == 0) w.spare()[threadIdx.x / 32] = by_a_log;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  f32 all = 0.f;
+  for (int warp = 0; warp < WARPS; warp++) all += w.spare()[warp];
+  p.da_terms[w.unit] = all;
+}
+
 DEVICE void finish_channel_gates(const Params& p, const Work& w, const Channels& at) {
   f32 by_a_log = 0.f;
   for (int n = threadIdx.x; n < KEYS; n += THREADS) {
@@ -79,15 +91,7 @@ DEVICE void finish_channel_gates(const Params& p, const Work& w, const Channels&
     }
     if constexpr (HAS_SUMS) p.dbias_terms[w.unit * KEYS + n] = by_bias;
   }
-  if constexpr (!HAS_SUMS) return;
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) by_a_log += __shfl_xor_sync(0xffffffffu, by_a_log, apart);
-  if (threadIdx.x % 32 == 0) w.spare()[threadIdx.x / 32] = by_a_log;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  f32 all = 0.f;
-  for (int warp = 0; warp < WARPS; warp++) all += w.spare()[warp];
-  p.da_terms[w.unit] = all;
+  if constexpr (HAS_SUMS) finish_a_log(p, w, by_a_log);
 }
 
 DEVICE void finish_channels(const Params& p, const Work& w, Parts& parts, Pairs& pairs, Totals& totals) {

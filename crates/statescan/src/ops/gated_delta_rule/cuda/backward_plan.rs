@@ -67,7 +67,9 @@ impl Plan {
             (false, false) => 64,
         };
         let plans = [64, 32, 16].into_iter().filter(|&span| span <= longest).flat_map(|span| {
-            let slices = [32, 16].into_iter().filter(|slice| values % slice == 0);
+            // raw gates take registers that a slice on its way would have
+            let widest = if p.gates.raw && span == 64 && keys > 64 { 16 } else { 32 };
+            let slices = [32, 16].into_iter().filter(move |slice| *slice <= widest && values % slice == 0);
             slices.flat_map(move |slice| [2, 1].map(|stages| (span, slice, stages)))
         });
         let warps = (values / 16).min(4);
