@@ -126,6 +126,61 @@ print(are_ours())
     assert run(USER + code, installed) == expected
 
 
+DELTA = {
+    "fla/__init__.py": """
+        __version__ = "0.6.0"
+        from fla.ops import chunk_gated_delta_rule
+    """,
+    "fla/ops/__init__.py": "from fla.ops.gated_delta_rule import chunk_gated_delta_rule",
+    "fla/ops/gated_delta_rule/__init__.py": """
+        def chunk_gated_delta_rule(q, k, v, g, beta, **options):
+            return "original"
+
+        def naive_recurrent_gated_delta_rule(q, k, v, beta, g):
+            return "original"
+    """,
+    "fla/ops/kda/__init__.py": """
+        import functools
+
+        def fused_recurrent_kda(q, k, v, g, beta, **options):
+            return "original"
+        fused_recurrent_kda = functools.lru_cache(maxsize=0)(fused_recurrent_kda)
+    """,
+}
+
+
+def test_functions_of_fla(tmp_path):
+    """Also by names that other modules have taken over before, and one whose code cannot be exchanged; others stay."""
+    code = """
+import torch, statescan, statescan.compat
+import fla
+from fla.ops import gated_delta_rule, kda
+held = fla.chunk_gated_delta_rule
+q, k, v = torch.randn(1, 9, 2, 4), torch.randn(1, 9, 2, 4), torch.randn(1, 9, 2, 3)
+g, beta = -torch.rand(1, 9, 2), torch.rand(1, 9, 2)
+channels = -torch.rand(1, 9, 2, 4)
+
+def are_ours():
+    found, by_channel = held(q, k, v, g, beta), kda.fused_recurrent_kda(q, k, v, channels, beta)
+    if isinstance(found, str):
+        assert by_channel == "original"
+        return False
+    assert torch.equal(found[0], statescan.gated_delta_rule(q, k, v, g, beta)[0]) and found[1] is None
+    assert torch.equal(by_channel[0], statescan.gated_delta_rule(q, k, v, channels, beta)[0])
+    return True
+
+print(are_ours())
+with statescan.compat.install(replace=True):
+    print(are_ours(), gated_delta_rule.naive_recurrent_gated_delta_rule(q, k, v, beta, g))
+print(are_ours())
+"""
+    for name, text in DELTA.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    assert run(code, tmp_path) == ["False", "True", "original", "False"]
+
+
 def test_the_last_context_puts_back(installed):
     code = """
 plain, first, second = statescan.compat.install(), statescan.compat.install(replace=True), statescan.compat.install(replace=True)

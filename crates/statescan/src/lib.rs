@@ -1,4 +1,4 @@
-//! Linear recurrences as fast, differentiable operations: Mamba's selective scan, Mamba-2's SSD, S5's simplified scan, the linear scan
+//! Linear recurrences as fast, differentiable operations: Mamba's selective scan, Mamba-2's SSD, S5's simplified scan, the gated delta rule, the linear scan
 //! under them, the causal convolution in front of them, and their one-step updates for decoding.
 //!
 //! ```
