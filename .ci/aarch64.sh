@@ -29,7 +29,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch
 # not depend on the processor, memory is read and written in the order of the machine below, and long rows and properties of SSD at large sizes
 # take the same kernels for minutes. Oracles and refusals know no vectors; random problems draw from what the other tests go through one by one.
 # An emulator does not mind where rows begin; how work is cut for threads and waves, and what other people's functions give, knows no vectors either.
-modules=(causal_conv1d:: linear:: linear_scan:: selective_scan:: simplified_scan:: ssd::)
+modules=(causal_conv1d:: gated_delta_rule:: linear:: linear_scan:: selective_scan:: simplified_scan:: ssd::)
 skipped=(--skip long_rows --skip properties::)
 if [ "${1:-}" = all ]; then
   cargo test --package statescan --target "$target" --lib

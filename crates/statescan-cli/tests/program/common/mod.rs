@@ -12,7 +12,23 @@ use tempfile::TempDir;
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_statescan"));
     command.args(args);
+    #[cfg(unix)]
+    heed_signals(&mut command);
     command
+}
+
+/// Whoever runs the tests may ignore signals, as shells make what runs in the background ignore Ctrl-C: the program would go on ignoring them.
+#[cfg(unix)]
+fn heed_signals(command: &mut Command) {
+    let heed = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: the default is an action that every signal has.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: between the fork and the program nothing is called but `signal`, which may be called there.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, heed) };
 }
 
 /// Runs the program.
