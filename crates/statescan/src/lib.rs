@@ -28,15 +28,30 @@
 //! | [`ops::selective_scan`] | `h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] x[t]`, `y[t] = <C[t], h[t]>` | forward, backward |
 //! | [`ops::ssd`] | the same with one scalar decay for each head, as matrix products | forward, backward |
 //! | [`ops::simplified_scan`] | `x[t] = Abar[t] x[t-1] + Bbar[t] (B u[t])`, `y[t] = C x[t]`, complex | forward, backward |
+//! | [`ops::gated_delta_rule`] | `S[t] = S' + k[t] d[t]^T`, `d = beta (v - S'^T k)`, `S' = exp(g[t]) S[t-1]` | forward, backward |
 //! | [`ops::linear_scan`] | `h[t] = a[t] h[t-1] + b[t]` | forward, backward |
 //! | [`ops::causal_conv1d`] | depthwise causal convolution | forward, backward |
+//! | [`ops::norm`] | RMS and layer norm, gated, of a residual sum | forward, backward |
 //! | [`ops::causal_conv1d::update`] | one or a few steps of it, in place | update |
 //! | [`ops::selective_scan::update`] | one step of the selective scan or of SSD, in place | update |
+//! | [`ops::gated_delta_rule::update`] | one step of the gated delta rule, in place | update |
 //! | [`ops::simplified_scan::update`] | one step of the simplified scan, in place | update |
 //! | [`linear`] | products of rows with weights, `y = x W^T` | forward, backward |
 //!
 //! Each module's page gives the mathematics, shapes, types and errors; each has a `reference` module, the same operation in plain `f64`
 //! loops with every gradient.
+//!
+//! # Debug builds
+//!
+//! Kernels are slow in a debug build: a scan of a Mamba layer takes 1.4 s instead of 6 ms. With these lines in the `Cargo.toml` of the workspace
+//! it takes 11 ms, and the rest of the program stays as it is in a debug build:
+//!
+//! ```toml
+//! [profile.dev.package.statescan]
+//! opt-level = 2
+//! debug-assertions = false
+//! overflow-checks = false
+//! ```
 //!
 //! # How a call works
 //!
@@ -115,6 +130,8 @@ pub use error::{Error, Result};
 pub use exec::{Exec, ForeignThreads};
 pub use ops::{Discretization, Sequences};
 pub use tensor::{DType, Device, Tensor, View, ViewMut};
+/// The crates whose numbers views and tensors have: [`half::bf16`] and [`half::f16`], and complex ones.
+pub use {half, num_complex};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
