@@ -6,6 +6,7 @@ kind on the same device.
 
 from ._check import check
 from ._native import __version__
+from ._pool import StatePool
 from ._ssd_update import ssd_update
 from ._threads import get_num_threads, set_num_threads
 from .functions import (
@@ -42,6 +43,7 @@ __all__ = [
     "simplified_state_update",
     "causal_conv1d_update",
     "gated_delta_rule_update",
+    "StatePool",
     "check",
     "get_num_threads",
     "set_num_threads",

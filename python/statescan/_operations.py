@@ -87,6 +87,9 @@ class Operation:
         self._needed = {letter for result in self.outputs if result.like is None for letter in result.layouts[0]}
         self._needed |= set("BL" + saved["layout"]) if self.saves else set()
         self._index = {argument.name: at for at, argument in enumerate(self.arguments)}
+        # the number of the initial state, and the operation with a pool in its place
+        self.initial = next((at for at, argument in enumerate(self.arguments) if argument.name.startswith("initial_state")), None)
+        self.pooled: Operation | None = None
         # the number of the argument that is added to the first one, with which there is a second result, the sum; None without
         beside = next((result.beside for result in self.outputs if result.beside), None)
         self.adds: int | None = None if beside is None else self._index[beside]
@@ -168,7 +171,7 @@ class Operation:
             if len(bounds.shape) != 1:
                 self._wrong("cu_seqlens", ("K",), bounds.shape)
             return (bounds.shape[0] - 1, *own)
-        initial = next((t for a, t in zip(self.arguments, tensors) if a.name.startswith("initial_state")), None)
+        initial = None if self.initial is None else tensors[self.initial]
         if index is not None and initial is not None and len(initial.shape) == len(own) + 2:
             return (sizes["B"], initial.shape[1], *own)
         return (sizes["B"], *own)
@@ -225,8 +228,13 @@ class Operation:
         return self.results(new, *arguments)[0]
 
 
-# every operation
-BY_NAME = {description["name"]: Operation(description) for description in _native.operations()}
+_ALL = {description["name"]: Operation(description) for description in _native.operations()}
+# those whose states lie in a pool, which take their functions' calls with one
+POOLED = tuple(op for op in _ALL.values() if op.state == "state_pool")
+for _op in POOLED:
+    _ALL[_op.name.removesuffix("_pooled")].pooled = _op
+# every operation that has a function
+BY_NAME = {name: op for name, op in _ALL.items() if op not in POOLED}
 
 SELECTIVE_SCAN = BY_NAME["selective_scan"]
 SSD = BY_NAME["ssd"]

@@ -18,6 +18,7 @@ from ._operations import (
     SSD,
     Operation,
 )
+from ._pool import State, StatePool, moved
 from ._types import Activation, Array, Context, Discretization, J, Kind, Limits, T
 
 # the file here that serves arrays of a module
@@ -71,6 +72,10 @@ def _explain(op, tensors, first):
 
 
 def _call(op: Operation, tensors, options, context=None):
+    if op.initial is not None and type(tensors[op.initial]) is StatePool:
+        if context is not None:
+            raise TypeError(f"{op.name}: `context` excludes a StatePool: ranks have slices of one sequence")
+        return moved(op, tensors[op.initial], tensors, lambda pooled, states, others: _step(pooled, states, others, options))
     framework = _served.get(type(tensors[0])) or _framework(op.name, op.tensors[0], tensors[0])
     try:
         if context is not None:
@@ -130,7 +135,7 @@ def selective_scan(
     B: Array,
     C: Array,
     D: Array | None = None,
-    initial_state: Array | None = None,
+    initial_state: State | None = None,
     *,
     z: Array | None = None,
     dt_bias: Array | None = None,
@@ -151,7 +156,7 @@ def selective_scan(
         A: (dim, dstate), real, or complex: then ``y = 2 Re(sum_n C h)``.
         B, C: (batch, dstate, seqlen), (batch, ngroups, dstate, seqlen), or constant (dim, dstate); complex only where A is.
         D: (dim,), skip.
-        initial_state: (batch, dim, dstate), the state before the first step; zero if it is None.
+        initial_state: (batch, dim, dstate), the state before the first step; zero if it is None. Or a `StatePool`.
         z: (batch, dim, seqlen), gate: ``y * silu(z)``, after the skip.
         dt_bias, dt_softplus, dt_limit: what happens to dt, in this order: a (dim,) tensor is added, softplus, clamp to
             (low, high).
@@ -180,7 +185,7 @@ def selective_scan(
     """
     if renamed:
         _answer(SELECTIVE_SCAN, renamed)
-    if initial_state is not None and _is_complex(A) and not _is_complex(initial_state):
+    if not (initial_state is None or isinstance(initial_state, StatePool)) and _is_complex(A) and not _is_complex(initial_state):
         # the native gradient by the state of a complex scan is complex; this conversion's own gradient makes it real
         initial_state = initial_state + 0j
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx)
@@ -196,7 +201,7 @@ def ssd(
     C: Array,
     chunk_size: int = 128,
     D: Array | None = None,
-    initial_state: Array | None = None,
+    initial_state: State | None = None,
     *,
     z: Array | None = None,
     dt_bias: Array | None = None,
@@ -247,19 +252,19 @@ def ssd(
 @overload
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: Literal[False] = False,
-    discretization: Discretization = "bilinear", *, initial_state: Array | None = None, reverse: bool = False,
+    discretization: Discretization = "bilinear", *, initial_state: State | None = None, reverse: bool = False,
     cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
 ) -> T: ...
 @overload
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, *, return_last_state: Literal[True],
-    discretization: Discretization = "bilinear", initial_state: Array | None = None, reverse: bool = False,
+    discretization: Discretization = "bilinear", initial_state: State | None = None, reverse: bool = False,
     cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
 ) -> tuple[T, T]: ...
 @overload
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: bool = False,
-    discretization: Discretization = "bilinear", *, initial_state: Array | None = None, reverse: bool = False,
+    discretization: Discretization = "bilinear", *, initial_state: State | None = None, reverse: bool = False,
     cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
@@ -273,7 +278,7 @@ def simplified_scan(
     return_last_state: bool = False,
     discretization: Discretization = "bilinear",
     *,
-    initial_state: Array | None = None,
+    initial_state: State | None = None,
     reverse: bool = False,
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
@@ -315,21 +320,21 @@ def simplified_scan(
 @overload
 def s5_inner(
     u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
-    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: Literal[False] = False, reverse: bool = False, cu_seqlens: Array | None = None,
     seq_idx: Array | None = None, context: Context | None = None
 ) -> T: ...
 @overload
 def s5_inner(
     u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
-    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
     context: Context | None = None
 ) -> tuple[T, T]: ...
 @overload
 def s5_inner(
     u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
-    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: bool = False, reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
     context: Context | None = None
 ) -> T | tuple[T, T]: ...
@@ -345,7 +350,7 @@ def s5_inner(
     discretization: Discretization = "bilinear",
     conj_sym: bool = True,
     *,
-    initial_state: Array | None = None,
+    initial_state: State | None = None,
     return_last_state: bool = False,
     reverse: bool = False,
     cu_seqlens: Array | None = None,
@@ -411,19 +416,19 @@ def linear_scan(
 # fmt: off
 @overload
 def causal_conv1d(
-    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: Array | None = None,
+    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: Literal[False] = False, reverse: bool = False,
     cu_seqlens: Array | None = None, context: Context | None = None
 ) -> T: ...
 @overload
 def causal_conv1d(
-    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: Array | None = None,
+    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None,
     context: Context | None = None
 ) -> tuple[T, T]: ...
 @overload
 def causal_conv1d(
-    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: Array | None = None,
+    x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: bool = False, reverse: bool = False, cu_seqlens: Array | None = None,
     context: Context | None = None
 ) -> T | tuple[T, T]: ...
@@ -434,7 +439,7 @@ def causal_conv1d(
     bias: Array | None = None,
     *,
     activation: Activation = None,
-    initial_states: Array | None = None,
+    initial_states: State | None = None,
     seq_idx: Array | None = None,
     return_final_states: bool = False,
     reverse: bool = False,
@@ -533,7 +538,7 @@ def gated_delta_rule(
     v: T,
     g: Array | None = None,
     beta: Array | None = None,
-    initial_state: Array | None = None,
+    initial_state: State | None = None,
     *,
     A_log: Array | None = None,
     dt_bias: Array | None = None,

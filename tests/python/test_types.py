@@ -6,11 +6,13 @@ import typing
 import pytest
 
 import statescan
-from statescan import _types
+from statescan import _pool, _types
 from statescan._operations import BY_NAME
 
 each_function = pytest.mark.parametrize("name", BY_NAME)
 OPTIONAL = _types.Array | None
+# an initial state may be a pool
+STATE = _pool.State | None
 # what functions have beside the table: whether they return a second result, and ranks
 BESIDE = {"return_last_state": bool, "return_final_states": bool, "context": _types.Context | None}
 # options that are made from other things where they are None
@@ -58,7 +60,8 @@ def check_signature(op, signature, is_overload=False):
             if argument.required:
                 assert annotation in (_types.Array, _types.T, _types.J) and default is inspect.Parameter.empty, argument.name
             else:
-                assert annotation == OPTIONAL and default is None, argument.name
+                at_pool = op.pooled is not None and argument is op.arguments[op.initial]
+                assert annotation == (STATE if at_pool else OPTIONAL) and default is None, argument.name
     for name, kind in options.items():
         check_annotation(op, name, parameters[name], kind)
     for name, annotation in BESIDE.items():

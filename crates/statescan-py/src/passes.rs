@@ -6,15 +6,15 @@ use crate::exec::Place;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use statescan::View;
 use statescan::ops::Summary;
 use statescan::ops::call::{Call, Given, LANES, Value, Written};
 use statescan::ops::operation::Operation;
 use statescan::ops::signature::{Argument, Choice, Saved, Signature};
+use statescan::{View, ViewMut};
 
-/// The operation with a number of [`Operation::ALL`].
+/// The operation with a number of [`Operation::ALL`], behind which those of [`Operation::POOLED`] come.
 pub fn operation(number: usize) -> PyResult<&'static Operation> {
-    Operation::ALL.get(number).ok_or_else(|| PyIndexError::new_err("there is no such operation"))
+    Operation::ALL.iter().chain(Operation::POOLED).nth(number).ok_or_else(|| PyIndexError::new_err("there is no such operation"))
 }
 
 /// Takes the arguments and options of a call.
@@ -265,5 +265,11 @@ pub fn update<'py>(
         .expect("a step's result has the shape of an argument");
     let shaped = call.views[like].as_ref().expect("that argument is required");
     out.views[0] = Some(arguments.step_result((like, shaped), call.result_type(0))?);
+    if number >= Operation::ALL.len() {
+        let mut own = call;
+        own.state = out.state.as_ref().map(ViewMut::as_view);
+        let workspace = arguments.scratch(|| operation.workspace_len(&exec, &own))?;
+        out.workspace = workspace;
+    }
     arguments.run(|exec| operation.forward(exec, &call, &mut out)).map(Some)
 }

@@ -41,6 +41,8 @@ pub type Graph = statescan_cuda::Graph<crate::Error>;
 pub const STEP_SIZE: Header = header!("step_size.cuh");
 /// The discretizations.
 pub(crate) const DISCRETIZATION: Header = header!("discretization.cuh");
+/// Slots of pools of states; it comes behind the configuration.
+pub(crate) const SLOTS: Header = header!("slots.cuh");
 /// Steps of packed sequences; it comes behind the configuration.
 pub(crate) const SEQUENCES: Header = header!("sequences.cuh");
 

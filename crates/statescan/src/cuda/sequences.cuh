@@ -1,6 +1,7 @@
 // How steps belong to sequences, and where the states of these lie. NUMBERED says that states have an axis of sequences
 // within a row. Parameters begin with `Inputs`, which has `sequences` (bounds, or the sequence of each step), `sequence_count` and `seqlen`.
 #pragma once
+#include "slots.cuh"
 
 static_assert(given_types<INDEX>() && given<bool>(REVERSE, NUMBERED) && given<Sequences>(SEQUENCES));
 
@@ -42,16 +43,30 @@ DEVICE StateRow state_row(const Inputs& p, i64 batch, i64 step_of_sequence) {
   if constexpr (NUMBERED) return {batch, index_at(p, batch, step_of_sequence)};
   return {batch, 0};
 }
+// Where a pool has the state before a row or sequence, and where that after it goes.
+DEVICE StateRow source_of(const Inputs& p, StateRow at) {
+  if constexpr (!POOLED) return at;
+  const i64 slot = row_read(p.slots, at.row);
+  return {slot, slot < 0 ? -1 : 0};
+}
+DEVICE StateRow target_of(const Inputs& p, StateRow at) {
+  if constexpr (!POOLED) return at;
+  const i64 slot = row_written(p.slots, at.row);
+  return {slot, slot < 0 ? -1 : 0};
+}
+// Whether a row that has a state otherwise has no slot.
+DEVICE bool is_nowhere(StateRow at) { return POOLED && at.sequence < 0; }
 // The states before a sequence's first step and after its last: without numbers the first sequence of a row has the one, the last the other.
 DEVICE StateRow row_before(const Inputs& p, i64 batch, i64 first) {
   if (SEQUENCES == Sequences::Index && !NUMBERED && first > 0) return {batch, -1};
-  return state_row(p, batch, first);
+  return source_of(p, state_row(p, batch, first));
 }
 DEVICE StateRow row_after(const Inputs& p, i64 batch, i64 end) {
   if (SEQUENCES == Sequences::Index && !NUMBERED && end < p.seqlen) return {batch, -1};
-  return state_row(p, batch, end - 1);
+  return target_of(p, state_row(p, batch, end - 1));
 }
 DEVICE bool exists(const Inputs& p, StateRow at) {
+  if constexpr (POOLED) return at.sequence >= 0;
   if constexpr (SEQUENCES == Sequences::Bounds) return at.row >= 0 && at.row < p.sequence_count;
   return at.sequence >= 0 && at.sequence < (NUMBERED ? p.sequence_count : 1);
 }

@@ -163,6 +163,10 @@ impl<'a> Checker<'a> {
         Checker { read, ..Self::new(op, device) }
     }
 
+    pub(crate) fn op(&self) -> &'static str {
+        self.op
+    }
+
     fn check(&self, argument: &'static str, view: &View<'_>, kind: Kind, shape: &[usize]) -> Result<()> {
         let op = self.op;
         if view.device() != self.device {
@@ -266,6 +270,11 @@ impl<'a> Checker<'a> {
         self.check(argument, view, kind, shape)?;
         self.read.push(Argument::new(argument, view));
         Ok(())
+    }
+
+    /// An argument that was checked.
+    pub(crate) fn reads(&mut self, argument: &'static str, view: &'a View<'_>) {
+        self.read.push(Argument::new(argument, view));
     }
 
     /// An optional argument that is read.

@@ -3,17 +3,36 @@
 use super::call::{Call, Given, PassKind, Written};
 use super::check::{Checker, Kind};
 use super::op::Problem;
+use super::pool::Pool;
 use super::signature::{Output, Saved, Signature};
 use crate::cuda::{Key, Queue, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Device, RawViewMut, Shape, View, ViewMut};
 use core::cell::Cell;
 
-/// The shapes of the states of a call that are no arguments: they may say how packed sequences have states.
-pub(crate) type States = [Option<Shape>; 2];
+/// The states of a call that are no arguments.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct States<'a> {
+    /// Their shapes, which may say how packed sequences have states.
+    pub shapes: [Option<Shape>; 2],
+    /// The pool that states lie in.
+    pub pool: Option<Pool<'a>>,
+}
 
 /// No other states.
-pub(crate) const NO_STATES: States = [None; 2];
+pub(crate) const NO_STATES: States<'static> = States { shapes: [None; 2], pool: None };
+
+impl States<'_> {
+    /// States of these shapes.
+    pub(crate) fn of_shapes(shapes: [Option<Shape>; 2]) -> Self {
+        States { shapes, pool: None }
+    }
+
+    /// The shapes of all states of a call that has this one among its arguments.
+    pub(crate) fn beside(&self, initial: &Option<View<'_>>) -> impl Iterator<Item = Shape> {
+        initial.as_ref().map(View::shape).into_iter().chain(self.shapes.into_iter().flatten())
+    }
+}
 
 /// Cached lengths: of saved states, and of scratch memory forward, and backward without and with what the forward pass kept.
 #[derive(Default)]
@@ -54,6 +73,7 @@ pub(crate) struct Checked<'c> {
     pub device: Device,
     pub call: &'c Call<'c>,
     pub problem: &'c dyn Problem,
+    pub pool: Option<&'c Pool<'c>>,
 }
 
 impl<'c> Checked<'c> {
@@ -86,6 +106,7 @@ impl<'c> Checked<'c> {
         }
         let mut key = self.call.key(pass);
         self.problem.state_shape().iter().flat_map(|state| state.iter()).for_each(|&size| key.words(&[size as u64]));
+        self.pool.into_iter().flat_map(Pool::views).for_each(|view| key.view(Some(view)));
         others.for_each(|view| key.view(view.as_ref()));
         Some(key)
     }
@@ -95,8 +116,10 @@ impl<'c> Checked<'c> {
         Queue::new(stream, self.key(pass, core::iter::empty())).find(plan)
     }
 
-    fn checker(&self) -> Checker<'_> {
-        Checker::of(self.problem.op(), self.device, self.call.signature, &self.call.given())
+    fn checker(&self) -> Checker<'c> {
+        let mut checker = Checker::of(self.problem.op(), self.device, self.call.signature, &self.call.given());
+        self.pool.into_iter().for_each(|pool| pool.slots_are_read(&mut checker));
+        checker
     }
 
     /// Checks what a forward pass writes, against each other and the arguments, or the second phase of one.
@@ -195,21 +218,23 @@ impl<'c> Checked<'c> {
 }
 
 /// The shapes of the states among results that are asked for.
-pub(crate) fn states_of_results(signature: &'static Signature, out: &Written<'_>) -> States {
+pub(crate) fn states_of_results(signature: &'static Signature, out: &Written<'_>) -> States<'static> {
     let mut states = signature.results.iter().zip(&out.views).filter(|(output, _)| output.like.is_none());
-    [(); 2].map(|()| states.next().and_then(|(_, view)| Some(view.as_ref()?.shape())))
+    States::of_shapes([(); 2].map(|()| states.next().and_then(|(_, view)| Some(view.as_ref()?.shape()))))
 }
 
 /// The shapes of the states among what a backward pass reads and writes.
-pub(crate) fn states_of_gradients(signature: &'static Signature, given: &Given<'_>, grads: &Written<'_>) -> States {
+pub(crate) fn states_of_gradients(signature: &'static Signature, given: &Given<'_>, grads: &Written<'_>) -> States<'static> {
     let by_state = signature.results.iter().zip(&given.cotangents).find(|(output, _)| output.like.is_none());
     let of_state = signature.arguments.iter().zip(&grads.views).find(|(argument, _)| argument.is_state());
-    [by_state.and_then(|(_, view)| Some(view.as_ref()?.shape())), of_state.and_then(|(_, view)| Some(view.as_ref()?.shape()))]
+    let shape = |view: &Option<View<'_>>| view.as_ref().map(View::shape);
+    let written = |view: &Option<ViewMut<'_>>| view.as_ref().map(ViewMut::shape);
+    States::of_shapes([by_state.and_then(|(_, view)| shape(view)), of_state.and_then(|(_, view)| written(view))])
 }
 
 /// Whether states have another number of axes than a call was prepared with: packed sequences may have one state for each, or for each row.
-pub(crate) fn other_form(states: &States, prepared: &Shape) -> bool {
-    states.iter().flatten().any(|state| state.len() != prepared.len())
+pub(crate) fn other_form(states: &States<'_>, prepared: &Shape) -> bool {
+    states.shapes.iter().flatten().any(|state| state.len() != prepared.len())
 }
 
 /// Scratch memory that kernels for CUDA cannot do without.

@@ -23,6 +23,7 @@ pub(crate) mod on_cuda;
 pub(crate) mod op;
 pub mod operation;
 pub(crate) mod oracle;
+pub mod pool;
 pub(crate) mod prepared;
 pub mod ranks;
 pub(crate) mod rules;

@@ -1,10 +1,12 @@
 //! What operations on CUDA have in common: how they name what `common.cuh` names, and what they refuse.
 
+use super::pool::Pool;
 use super::sequences::{Segments, Sequences};
-use crate::cuda::{Address, Value, neighbours, params};
+use crate::cuda::{Address, Config, Value, neighbours, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};
 use core::ffi::c_void;
+use statescan_cuda::Constants;
 
 /// What a launch does with rows, as `common.cuh` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +109,52 @@ params! {
     pub(crate) struct States {
         data: Address<c_void>,
         stride: [i64; 5],
+    }
+}
+
+params! {
+    /// Where the states of rows lie in a pool, as `slots.cuh` reads it.
+    #[derive(Default)]
+    pub(crate) struct Slots {
+        read: Address<c_void>,
+        write: Address<c_void>,
+        /// From one row's slot to the next one's.
+        read_step: i64,
+        write_step: i64,
+        rows: i64,
+        /// Slots of the pool.
+        count: i64,
+    }
+}
+
+impl Slots {
+    pub(crate) fn of(pool: &Option<Pool<'_>>) -> Self {
+        let Some(pool) = pool else { return Slots::default() };
+        let address = |view: &View<'_>| Address::new(view.as_ptr() as u64);
+        Slots {
+            read: address(&pool.read),
+            write: address(&pool.write),
+            read_step: pool.read.strides()[0] as i64,
+            write_step: pool.write.strides()[0] as i64,
+            rows: pool.read.len() as i64,
+            count: pool.slots() as i64,
+        }
+    }
+}
+
+/// The types of slots, where there are some.
+pub(crate) struct SlotTypes(Option<[DType; 2]>);
+
+impl SlotTypes {
+    pub(crate) fn of(pool: &Option<Pool<'_>>) -> Self {
+        SlotTypes(pool.map(|pool| [pool.read.dtype(), pool.write.dtype()]))
+    }
+}
+
+impl Constants for SlotTypes {
+    fn add_to(&self, config: Config) -> Config {
+        let [read, write] = self.0.unwrap_or([DType::I32; 2]);
+        config.flag("POOLED", self.0.is_some()).dtype("READ_SLOT", read).dtype("WRITE_SLOT", write)
     }
 }
 

@@ -11,9 +11,9 @@ use crate::tensor::{Dense, Device, RawViewMut, Shape, View, ViewMut};
 
 /// A differentiable operation.
 pub(crate) trait Op: Sync {
-    /// Checks the arguments of a call and brings them to normal form. `states` are the shapes of the states that its passes read and write besides:
-    /// they may say how packed sequences have states.
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn Problem + Send + 'a>>;
+    /// Checks the arguments of a call and brings them to normal form. `states` are those that its passes read and write besides: their shapes may say how
+    /// packed sequences have states.
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn Problem + Send + 'a>>;
 
     /// The results in `f64`, by position.
     fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>>;
@@ -120,7 +120,18 @@ pub(crate) fn whole(what: &'static str) -> Error {
 
 /// A step that changes a state in place.
 pub(crate) trait Step: Sync {
-    fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()>;
+    fn update(
+        &self,
+        exec: &Exec,
+        call: &Call<'_>,
+        state: &mut ViewMut<'_>,
+        y: &mut ViewMut<'_>,
+        workspace: Option<ViewMut<'_>>,
+    ) -> Result<()>;
+    /// Elements of `f32` that it wants as scratch memory.
+    fn workspace_len(&self, _exec: &Exec, _call: &Call<'_>, _state: &View<'_>) -> Result<usize> {
+        Ok(0)
+    }
     /// The errors of such a step, before it. On CUDA no tensor is read.
     fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()>;
     /// `y` and the state after the step, in `f64`.

@@ -10,7 +10,7 @@ use super::{causal_conv1d, gated_delta_rule, linear_scan, norm, selective_scan, 
 use crate::cuda::{Gpu, PlannedLaunch, on_a_device};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{Dense, Device, Shape, View};
+use crate::tensor::{Dense, Device, Shape, View, ViewMut};
 
 /// Results or gradients of an oracle, by their names.
 pub type Exact = Vec<(&'static str, Dense)>;
@@ -75,9 +75,19 @@ impl Operation {
         step(&causal_conv1d::update::SIGNATURE, &causal_conv1d::update::Table),
     ];
 
+    /// The operations whose states may lie in a [pool](super::pool), which they change as steps change a state.
+    pub const POOLED: &[Operation] = &[
+        step(&selective_scan::POOLED, &selective_scan::IN_POOL),
+        step(&ssd::POOLED, &ssd::IN_POOL),
+        step(&gated_delta_rule::POOLED, &gated_delta_rule::IN_POOL),
+        step(&simplified_scan::POOLED, &simplified_scan::IN_POOL),
+        step(&simplified_scan::POOLED_INNER, &simplified_scan::INNER_IN_POOL),
+        step(&causal_conv1d::POOLED, &causal_conv1d::IN_POOL),
+    ];
+
     /// The operation of a name.
     pub fn find(name: &str) -> Option<&'static Operation> {
-        Self::ALL.iter().find(|operation| operation.signature.name == name)
+        Self::ALL.iter().chain(Self::POOLED).find(|operation| operation.signature.name == name)
     }
 
     /// Checks the arguments of a call, once for all that is asked about it and for its passes.
@@ -138,7 +148,10 @@ impl Operation {
     pub fn workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
         match self.runs {
             Runs::Passes(_) => self.prepare(exec, call)?.workspace_len(),
-            Runs::Step(_) => Ok(0),
+            Runs::Step(step) => {
+                call.check_presence()?;
+                step.workspace_len(exec, call, &state_of(call)?)
+            }
         }
     }
 
@@ -163,7 +176,8 @@ impl Operation {
         let op = call.signature.name;
         let missing = |argument| Error::Presence { op, argument, expected: "is written and must be there" };
         let state = out.state.as_mut().ok_or_else(|| missing(state_name(call)))?;
-        step.update(exec, call, state, out.views[0].as_mut().ok_or_else(|| missing("y"))?)
+        let workspace = out.workspace.as_mut().map(ViewMut::reborrow);
+        step.update(exec, call, state, out.views[0].as_mut().ok_or_else(|| missing("y"))?, workspace)
     }
 
     /// Checks a call as its forward pass would, which is not run: no tensor on a CUDA device is read or written, and there need be none. Of

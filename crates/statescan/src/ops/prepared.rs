@@ -4,6 +4,7 @@
 use super::call::{Call, Given, PassKind, Planned, Written};
 use super::checked::{Checked, Lengths, NO_STATES, States, other_form, states_of_gradients, states_of_results};
 use super::op::{Op, Place, Problem, TwoPhase, whole};
+use super::pool::Pool;
 use super::summary::Summary;
 use crate::cuda::{Key, Queue};
 use crate::error::Result;
@@ -19,6 +20,7 @@ pub struct Prepared<'p> {
     exec: &'p Exec,
     call: Call<'p>,
     problem: Box<dyn Problem + Send + 'p>,
+    pool: Option<Pool<'p>>,
     lengths: Lengths,
 }
 
@@ -29,13 +31,13 @@ impl core::fmt::Debug for Prepared<'_> {
 }
 
 impl<'p> Prepared<'p> {
-    pub(crate) fn new(op: &'static dyn Op, exec: &'p Exec, call: Call<'p>, states: States) -> Result<Self> {
+    pub(crate) fn new(op: &'static dyn Op, exec: &'p Exec, call: Call<'p>, states: States<'p>) -> Result<Self> {
         let problem = op.problem(&call, exec.device(), states)?;
-        Ok(Prepared { op, exec, call, problem, lengths: Lengths::default() })
+        Ok(Prepared { op, exec, call, problem, pool: states.pool, lengths: Lengths::default() })
     }
 
     /// The same call beside states of these shapes, if those decide how packed sequences have states.
-    fn again(&self, states: States) -> Result<Option<Self>> {
+    fn again(&self, states: States<'p>) -> Result<Option<Self>> {
         match self.problem.state_shape().is_some_and(|prepared| other_form(&states, &prepared)) {
             true => Self::new(self.op, self.exec, self.call, states).map(Some),
             false => Ok(None),
@@ -43,7 +45,7 @@ impl<'p> Prepared<'p> {
     }
 
     fn checked(&self) -> Checked<'_> {
-        Checked { device: self.exec.device(), call: &self.call, problem: &*self.problem }
+        Checked { device: self.exec.device(), call: &self.call, problem: &*self.problem, pool: self.pool.as_ref() }
     }
 
     fn place(&self, key: Option<Key>) -> Place<'_> {
@@ -99,7 +101,8 @@ impl<'p> Prepared<'p> {
         }
     }
 
-    fn write(&self, out: &mut Written<'_>) -> Result<()> {
+    /// Computes results beside states that the call was prepared with.
+    pub(crate) fn write(&self, out: &mut Written<'_>) -> Result<()> {
         let key = self.checked().forward(out, None, &|| self.workspace_len())?;
         self.problem.forward(self.place(key), out)
     }

@@ -235,6 +235,11 @@ impl Segments {
         Ok(Segments { list, rows: batch, per_row })
     }
 
+    /// The states of a call along the first axis of state tensors.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// The shape that a state tensor of this call must have, `own` being its trailing axes.
     pub(crate) fn state_shape(&self, own: &[usize]) -> Shape {
         Shape::concat(&[&[self.rows], self.per_row.as_slice(), own])

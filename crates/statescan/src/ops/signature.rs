@@ -164,6 +164,8 @@ pub(crate) const SEQLEN: (char, &str) = ('L', "seqlen");
 pub(crate) const DSTATE: (char, &str) = ('N', "dstate");
 pub(crate) const NGROUPS: (char, &str) = ('G', "ngroups");
 pub(crate) const SEQUENCES: (char, &str) = ('S', "sequences");
+/// Of a pool of states.
+pub(crate) const SLOTS: (char, &str) = ('U', "slots");
 pub(crate) const BOUNDS: (char, &str) = ('K', "sequences + 1");
 
 /// The arguments that divide time: of operations that have `Args::sequences`.

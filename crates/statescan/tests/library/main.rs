@@ -11,6 +11,7 @@ mod linear;
 mod linear_scan;
 mod norm;
 mod operations;
+mod pools;
 mod ranks;
 #[cfg(debug_assertions)]
 mod scratch;

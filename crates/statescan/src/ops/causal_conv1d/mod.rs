@@ -41,9 +41,10 @@ mod problem;
 pub mod reference;
 pub mod update;
 
-use super::call::Value;
+use super::call::{Call, Value};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::ops::pool;
 use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::{OptionField, operation};
@@ -85,7 +86,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "causal_conv1d",
         about: "depthwise causal convolution over time, the short filter in front of a scan",
-        sizes: &[BATCH, DIM, SEQLEN, ('W', "width"), ('V', "width - 1"), SEQUENCES, BOUNDS],
+        sizes: &[BATCH, DIM, SEQLEN, ('W', "width"), ('V', "width - 1"), SEQUENCES, BOUNDS, SLOTS],
         limit: Limit {
             names: "batch x dim x max(seqlen, sequences)",
             bytes: 9,
@@ -137,6 +138,22 @@ operation! {
     }
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Without it the gradients of few filters are slower on CUDA.
+    }
+}
+
+/// States of a pool, (slots, dim, width - 1).
+static POOL: Argument = pool::state_pool(&["UDV"]);
+static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
+
+/// The operation with states in a [pool](super::pool).
+pub static POOLED: Signature = pool::pooled(&SIGNATURE, "causal_conv1d_pooled", &POOL, &POOL_ARGUMENTS);
+
+/// What runs it.
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+
+impl pool::InPool for Args<'_> {
+    fn in_pool(&self) -> Call<'_> {
+        Call { signature: &POOLED, ..self.call() }
     }
 }
 

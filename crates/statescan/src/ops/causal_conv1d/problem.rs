@@ -10,6 +10,7 @@ use crate::ops::check::Checker;
 use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
 use crate::ops::op::{self, Op, Place};
+use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segment, Segments, Sequences};
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -35,6 +36,8 @@ pub struct Problem<'a> {
     pub silu: bool,
     /// (rows, sequences, D, W-1)
     pub initial_states: Option<View<'a>>,
+    /// The pool that it is, where there is one.
+    pub pool: Option<Pool<'a>>,
     pub sequences: Sequences<'a>,
     /// The same, with the values that the host can read.
     pub segments: Segments,
@@ -47,26 +50,24 @@ pub struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States<'a>) -> Result<Self> {
         let (checker, views) = (Checker::new(OP, device), args.views());
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, dim, seqlen, width] = ['B', 'D', 'L', 'W'].map(|letter| sizes.get(letter));
         check_width(OP, width)?;
         let extent = Extent { batch, seqlen, others: &[dim], names: SIGNATURE.limit.names, state_rank: 2 };
-        let states = args.initial_states.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
-        let mut segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
+        let mut segments = Segments::resolve(OP, device, &args.sequences, extent, states.beside(&args.initial_states))?;
         let mut padding = match &args.sequences {
             // numbers on another device can be read by its kernels only
             Sequences::SeqIdx(index) if device == Device::Cpu => set_padding_apart(&mut segments, batch, index),
             _ => Vec::new(),
         };
         if args.reverse {
-            segments = segments.reversed(seqlen);
             padding.iter_mut().for_each(|p| (p.start, p.end) = (seqlen - p.end, seqlen - p.start));
         }
-        let state_shape = segments.state_shape(&[dim, width - 1]);
-        checker.bind_state(&SIGNATURE, &views, &state_shape)?;
-        let normal = Normal::new(args.reverse, &segments);
+        let reverse = args.reverse.then_some(seqlen);
+        let placed = segments.placed((&checker, device), (&SIGNATURE, &views), &[dim, width - 1], reverse, states)?;
+        let normal = placed.normal;
         Ok(Problem {
             batch,
             dim,
@@ -77,11 +78,12 @@ impl<'a> Problem<'a> {
             weight: args.weight,
             bias: args.bias,
             silu: args.activation == Activation::Silu,
-            initial_states: args.initial_states.map(|view| normal.state(view)),
+            initial_states: placed.initial,
+            pool: placed.pool,
             sequences: args.sequences,
-            segments,
+            segments: placed.segments,
             padding,
-            state_shape,
+            state_shape: placed.shape,
             normal,
             reverse: args.reverse,
         })
@@ -132,7 +134,7 @@ fn set_padding_apart(segments: &mut Segments, batch: usize, index: &View<'_>) ->
 }
 
 impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
         Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
     }
 

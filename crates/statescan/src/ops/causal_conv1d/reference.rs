@@ -65,10 +65,10 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, states: &[usize]) -> Result<Forward> {
-    run(args, [Some(Shape::new(states)?), None])
+    run(args, States::of_shapes([Some(Shape::new(states)?), None]))
 }
 
-fn run(args: &Args<'_>, shapes: States) -> Result<Forward> {
+fn run(args: &Args<'_>, shapes: States<'_>) -> Result<Forward> {
     let p = Problem::new(args, Device::Cpu, shapes)?;
     let (mut y, mut last) = (Dense::zeros(&args.x.shape())?, Dense::zeros(&p.normal.state_shape(p.state_shape))?);
     for channel in channels(&p) {
@@ -91,7 +91,7 @@ fn run(args: &Args<'_>, shapes: States) -> Result<Forward> {
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let shapes = [cotangents.final_states.map(|s| s.shape()), None];
+    let shapes = States::of_shapes([cotangents.final_states.map(|s| s.shape()), None]);
     let p = Problem::new(args, Device::Cpu, shapes)?;
     let mut out = Backward {
         x: Dense::zeros(&args.x.shape())?,

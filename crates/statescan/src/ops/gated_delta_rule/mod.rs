@@ -73,7 +73,9 @@ pub mod update;
 use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::call::Call;
 use crate::ops::checked::NO_STATES;
+use crate::ops::pool;
 use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
@@ -111,7 +113,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "gated_delta_rule",
         about: "the gated delta rule: S' = exp(g) S, S = S' + k (beta (v - S'^T k))^T, y = S^T q",
-        sizes: &[BATCH, SEQLEN, HEADS, VALUE_HEADS, KEY_WIDTH, VALUE_WIDTH, SEQUENCES, BOUNDS],
+        sizes: &[BATCH, SEQLEN, HEADS, VALUE_HEADS, KEY_WIDTH, VALUE_WIDTH, SEQUENCES, BOUNDS, SLOTS],
         leaders: &[2, 0],
         saved: Saved::States { layout: "JNP", padded: None, each_step: "JP", complex: Complex::Never, on_cuda: false },
         limit: Limit {
@@ -190,6 +192,22 @@ operation! {
     }
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements, of which the CPU needs none.
+    }
+}
+
+/// States of a pool, (slots, value_heads, key_width, value_width).
+static POOL: Argument = pool::state_pool(&["UJNP"]);
+static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
+
+/// The operation with states in a [pool](super::pool).
+pub static POOLED: Signature = pool::pooled(&SIGNATURE, "gated_delta_rule_pooled", &POOL, &POOL_ARGUMENTS);
+
+/// What runs it.
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+
+impl pool::InPool for Args<'_> {
+    fn in_pool(&self) -> Call<'_> {
+        Call { signature: &POOLED, ..self.call() }
     }
 }
 

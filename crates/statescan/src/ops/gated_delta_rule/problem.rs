@@ -9,6 +9,7 @@ use crate::ops::check::{Checker, check_groups};
 use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
 use crate::ops::op::{self, Op, Place};
+use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::tensor::{Dense, Device, Shape, View};
 
@@ -34,6 +35,8 @@ pub struct Problem<'a> {
     pub gates: Gates,
     /// (rows, sequences, J, N, P)
     pub initial_state: Option<View<'a>>,
+    /// The pool that it is, where there is one.
+    pub pool: Option<Pool<'a>>,
     pub sequences: Sequences<'a>,
     /// How time divides, where the host can read it.
     pub segments: Segments,
@@ -49,7 +52,7 @@ pub(super) const TIME: usize = 1;
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States<'a>) -> Result<Self> {
         let (checker, views) = (Checker::new(OP, device), args.views());
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, seqlen, heads, all] = ['B', 'L', 'H', 'J'].map(|letter| sizes.get(letter));
@@ -59,11 +62,10 @@ impl<'a> Problem<'a> {
         // without heads of values there may be any number of those of keys
         let others = &[all.max(heads), keys, values];
         let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 3 };
-        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
-        let segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
-        let state_shape = segments.state_shape(&[all, keys, values]);
-        checker.bind_state(&SIGNATURE, &views, &state_shape)?;
-        let normal = Normal::new(args.reverse, &segments);
+        let segments = Segments::resolve(OP, device, &args.sequences, extent, states.beside(&args.initial_state))?;
+        let reverse = args.reverse.then_some(seqlen);
+        let placed = segments.placed((&checker, device), (&SIGNATURE, &views), &[all, keys, values], reverse, states)?;
+        let normal = placed.normal;
         let timed = |view: View<'a>| normal.timed(view, TIME);
         Ok(Problem {
             batch,
@@ -81,10 +83,11 @@ impl<'a> Problem<'a> {
             a_log: args.a_log,
             dt_bias: args.dt_bias,
             gates,
-            initial_state: args.initial_state.map(|view| normal.state(view)),
+            initial_state: placed.initial,
+            pool: placed.pool,
             sequences: args.sequences,
-            segments: if args.reverse { segments.reversed(seqlen) } else { segments },
-            state_shape,
+            segments: placed.segments,
+            state_shape: placed.shape,
             normal,
             reverse: args.reverse,
         })
@@ -107,7 +110,7 @@ impl<'a> Problem<'a> {
 }
 
 impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
         Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
     }
 

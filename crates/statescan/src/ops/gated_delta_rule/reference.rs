@@ -145,10 +145,10 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
-    run(args, [Some(Shape::new(state)?), None])
+    run(args, States::of_shapes([Some(Shape::new(state)?), None]))
 }
 
-fn run(args: &Args<'_>, states: States) -> Result<Forward> {
+fn run(args: &Args<'_>, states: States<'_>) -> Result<Forward> {
     let problem = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeroed(args.v.shape());
     let (shape, normal) = (problem.state_shape, problem.normal.state_shape(problem.state_shape));
@@ -174,7 +174,7 @@ fn run(args: &Args<'_>, states: States) -> Result<Forward> {
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let states = [cotangents.final_state.map(|s| s.shape()), None];
+    let states = States::of_shapes([cotangents.final_state.map(|s| s.shape()), None]);
     let problem = Problem::new(args, Device::Cpu, states)?;
     let like = |view: &View<'_>| Dense::zeroed(view.shape());
     let (shape, normal) = (problem.state_shape, problem.normal.state_shape(problem.state_shape));

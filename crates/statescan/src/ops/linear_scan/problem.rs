@@ -31,7 +31,7 @@ pub struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. States have the shape that `b` says, whatever others of the call there are.
-    pub(super) fn new(args: &Args<'a>, device: Device, _states: States) -> Result<Self> {
+    pub(super) fn new(args: &Args<'a>, device: Device, _states: States<'a>) -> Result<Self> {
         let (checker, views, shape) = (Checker::new(OP, device), args.views(), args.b.shape());
         if args.a.rank() != args.b.rank() {
             return Err(Error::Rank {
@@ -84,7 +84,7 @@ impl<'a> Problem<'a> {
 }
 
 impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
         Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
     }
 

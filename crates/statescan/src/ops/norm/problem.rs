@@ -39,7 +39,7 @@ fn rows<V: Axes>(mut view: V) -> V {
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form.
-    pub(super) fn new(args: &Args<'a>, device: Device, _states: States) -> Result<Self> {
+    pub(super) fn new(args: &Args<'a>, device: Device, _states: States<'a>) -> Result<Self> {
         for (argument, view) in [("z", &args.z), ("residual", &args.residual)] {
             if let Some(view) = view.filter(|view| view.rank() != args.x.rank()) {
                 return Err(Error::Rank {
@@ -103,7 +103,7 @@ impl<'a> Problem<'a> {
 }
 
 impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
         Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
     }
 

@@ -46,6 +46,8 @@ pub mod update;
 use super::discretization::Discretization;
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::call::Call;
+use crate::ops::pool;
 use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
@@ -66,7 +68,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "selective_scan",
         about: "Mamba's scan: h[t] = exp(dt A) h[t-1] + dt B x, y = <C, h> + D x, gated by silu(z)",
-        sizes: &[BATCH, DIM, SEQLEN, DSTATE, NGROUPS, SEQUENCES, BOUNDS],
+        sizes: &[BATCH, DIM, SEQLEN, DSTATE, NGROUPS, SEQUENCES, BOUNDS, SLOTS],
         free: "G",
         saved: Saved::States { layout: "DN", padded: Some('D'), each_step: "", complex: AS_A, on_cuda: true },
         decay: Some(&DECAY),
@@ -148,6 +150,22 @@ operation! {
     }
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
+    }
+}
+
+/// States of a pool, (slots, dim, dstate).
+static POOL: Argument = pool::state_pool(&["UDN"]);
+static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
+
+/// The operation with states in a [pool](super::pool).
+pub static POOLED: Signature = pool::pooled(&SIGNATURE, "selective_scan_pooled", &POOL, &POOL_ARGUMENTS);
+
+/// What runs it.
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+
+impl pool::InPool for Args<'_> {
+    fn in_pool(&self) -> Call<'_> {
+        Call { signature: &POOLED, ..self.call() }
     }
 }
 

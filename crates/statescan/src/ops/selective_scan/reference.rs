@@ -137,10 +137,10 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
-    run(args, [Some(Shape::new(state)?), None])
+    run(args, States::of_shapes([Some(Shape::new(state)?), None]))
 }
 
-fn run(args: &Args<'_>, states: States) -> Result<Forward> {
+fn run(args: &Args<'_>, states: States<'_>) -> Result<Forward> {
     let p = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
@@ -172,7 +172,7 @@ fn channel_forward<S: Scalar>(channel: &Channel<'_, '_, S>, y: &mut Dense, last:
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let states = [cotangents.final_state.map(|s| s.shape()), None];
+    let states = States::of_shapes([cotangents.final_state.map(|s| s.shape()), None]);
     let p = Problem::new(args, Device::Cpu, states)?;
     let bdl = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let map = |m: &Projection<View<'_>>| match m {

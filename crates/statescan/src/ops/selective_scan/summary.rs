@@ -8,7 +8,7 @@ use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::checked::NO_STATES;
+use crate::ops::checked::{NO_STATES, States};
 use crate::ops::discretization::Discretization;
 use crate::ops::op::wanted;
 use crate::ops::summary::{Scratch, Summary};
@@ -32,7 +32,7 @@ fn workspace_len(exec: &Exec, problem: &Problem<'_>) -> Result<usize> {
 /// # Errors
 /// As [`forward`].
 pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
-    let states = [&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape()));
+    let states = States::of_shapes([&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape())));
     let (problem, views) = (Problem::new(args, exec.device(), states)?, args.views());
     let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
     let (state, kind) = (problem.state_shape, Kind::exactly(problem.complex));

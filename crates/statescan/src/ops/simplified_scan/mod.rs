@@ -49,7 +49,9 @@ use super::signature::*;
 use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::call::Call;
 use crate::ops::checked::NO_STATES;
+use crate::ops::pool;
 use crate::ops::table::operation;
 use crate::tensor::{Shape, View};
 pub(crate) use problem::{Problem, Step};
@@ -66,7 +68,7 @@ operation! {
     TABLE = Signature {
         name: "simplified_scan",
         about: "S5: x[t] = Abar x[t-1] + Bbar B u[t], y = C x, complex",
-        sizes: &[BATCH, ('H', "dim"), SEQLEN, ('P', "dstate"), SEQUENCES, BOUNDS],
+        sizes: &[BATCH, ('H', "dim"), SEQLEN, ('P', "dstate"), SEQUENCES, BOUNDS, SLOTS],
         leaders: &[0, 2],
         saved: Saved::States { layout: "P", padded: Some('P'), each_step: "", complex: Complex::Always, on_cuda: true },
         decay: Some(&DECAY),
@@ -170,6 +172,27 @@ static WITH_SKIP: [Argument; ARGUMENTS.len()] = {
     }
     all
 };
+
+/// States of a pool, (slots, dstate).
+static POOL: Argument = pool::state_pool(&["UP"]).complex(Complex::Always);
+static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
+static POOL_WITH_SKIP: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(&WITH_SKIP);
+
+/// A simplified scan whose states lie in a [pool](super::pool).
+pub static POOLED: Signature = pool::pooled(&SIGNATURE, "simplified_scan_pooled", &POOL, &POOL_ARGUMENTS);
+
+/// The same with a skip, and so with a real result.
+pub static POOLED_INNER: Signature = pool::pooled(&INNER, "s5_inner_pooled", &POOL, &POOL_WITH_SKIP);
+
+/// What runs them.
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+pub(super) static INNER_IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &INNER };
+
+impl pool::InPool for Args<'_> {
+    fn in_pool(&self) -> Call<'_> {
+        Call { signature: if self.d.is_some() { &POOLED_INNER } else { &POOLED }, ..self.call() }
+    }
+}
 
 impl<'a> Args<'a> {
     /// `s5_inner`: a skip, real output, conjugate pairs unless `conj_sym` is set otherwise.

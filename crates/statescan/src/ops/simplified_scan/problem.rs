@@ -10,6 +10,7 @@ use crate::ops::checked::States;
 use crate::ops::discretization::Discretization;
 use crate::ops::normal::{Axes, Normal};
 use crate::ops::op::{self, Op, Place};
+use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::ops::summary::Summary;
 use crate::tensor::{Dense, Device, Shape, View};
@@ -61,6 +62,8 @@ pub struct Problem<'a> {
     pub delta_a: Option<Step<'a>>,
     /// (rows, sequences, P)
     pub initial_state: Option<View<'a>>,
+    /// The pool that it is, where there is one.
+    pub pool: Option<Pool<'a>>,
     /// As the caller has them.
     pub sequences: Sequences<'a>,
     pub segments: Segments,
@@ -77,32 +80,25 @@ pub struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States<'a>) -> Result<Self> {
         let (op, views) = (args.op(), args.views());
         let checker = Checker::new(op, device);
         let sizes = checker.bind(&TABLE, &views)?;
         let [batch, dim, seqlen, dstate] = ['B', 'H', 'L', 'P'].map(|letter| sizes.get(letter));
         let extent = Extent { batch, seqlen, others: &[dim, dstate], names: TABLE.limit.names, state_rank: 1 };
-        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
-        let segments = Segments::resolve(op, device, &args.sequences, extent, states)?;
-        let state_shape = segments.state_shape(&[dstate]);
-        checker.bind_state(&TABLE, &views, &state_shape)?;
-        Ok(Self::normal(args, segments))
-    }
-
-    /// The normal form of arguments that were checked.
-    pub(crate) fn normal(args: &Args<'a>, segments: Segments) -> Self {
-        let normal = Normal::new(args.reverse, &segments);
-        let (state_shape, seqlen) = (segments.state_shape(&[args.a.shape()[0]]), args.u.shape()[2]);
+        let segments = Segments::resolve(op, device, &args.sequences, extent, states.beside(&args.initial_state))?;
+        let reverse = args.reverse.then_some(seqlen);
+        let placed = segments.placed((&checker, device), (&TABLE, &views), &[dstate], reverse, states)?;
+        let normal = placed.normal;
         let timed = |view: View<'a>| normal.timed(view, 2);
         let step = |view: View<'a>| match view.rank() {
             1 => Step::Constant(view),
             _ => Step::Varying(timed(view)),
         };
-        Problem {
-            batch: args.u.shape()[0],
-            dim: args.u.shape()[1],
-            dstate: args.a.shape()[0],
+        Ok(Problem {
+            batch,
+            dim,
+            dstate,
             seqlen,
             double: args.u.dtype().is_double(),
             u: timed(args.u),
@@ -111,16 +107,17 @@ impl<'a> Problem<'a> {
             b: args.b,
             c: args.c,
             delta_a: args.delta_a.map(step),
-            initial_state: args.initial_state.map(|view| normal.state(view)),
+            initial_state: placed.initial,
+            pool: placed.pool,
             sequences: args.sequences,
             reverse: args.reverse,
-            segments: if args.reverse { segments.reversed(seqlen) } else { segments },
-            state_shape,
+            segments: placed.segments,
+            state_shape: placed.shape,
             normal,
             discretization: args.discretization,
             real_factor: args.d.map(|_| if args.conj_sym { 2.0 } else { 1.0 }),
             d: args.d,
-        }
+        })
     }
 
     /// A tensor over time in normal form.
@@ -155,7 +152,7 @@ impl<'a> Problem<'a> {
 }
 
 impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
         Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
     }
 

@@ -110,10 +110,10 @@ pub fn forward(args: &Args<'_>) -> Result<Forward> {
 /// # Errors
 /// As [`super::forward`].
 pub fn forward_with_state_shape(args: &Args<'_>, state: &[usize]) -> Result<Forward> {
-    run(args, [Some(Shape::new(state)?), None])
+    run(args, States::of_shapes([Some(Shape::new(state)?), None]))
 }
 
-fn run(args: &Args<'_>, states: States) -> Result<Forward> {
+fn run(args: &Args<'_>, states: States<'_>) -> Result<Forward> {
     let p = Problem::new(args, Device::Cpu, states)?;
     let mut y = Dense::zeros(&[p.batch, p.dim, p.seqlen])?;
     let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
@@ -148,7 +148,7 @@ fn rows_forward<U: Scalar, S: Scalar + Mul<U, Output = S>>(p: &Problem<'_>, y: &
 /// # Errors
 /// As [`super::backward`].
 pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward> {
-    let states = [cotangents.last_state.map(|s| s.shape()), None];
+    let states = States::of_shapes([cotangents.last_state.map(|s| s.shape()), None]);
     let p = Problem::new(args, Device::Cpu, states)?;
     let (shape, normal) = (p.state_shape, p.normal.state_shape(p.state_shape));
     let of = |view: &View<'_>| Dense::zeroed(view.shape());

@@ -4,7 +4,7 @@ use super::{Args, Outputs, Problem, TABLE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::checked::NO_STATES;
+use crate::ops::checked::{NO_STATES, States};
 use crate::ops::op;
 use crate::ops::op::wanted;
 use crate::ops::selective_scan::{self, summary as decays};
@@ -31,7 +31,7 @@ fn channels(state: &Shape) -> Shape {
 /// # Errors
 /// As [`forward`].
 pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
-    let states = [&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape()));
+    let states = States::of_shapes([&out.state, &out.decay].map(|view| view.as_ref().map(|view| view.shape())));
     let (problem, views) = (Problem::new(args, exec.device(), states)?, args.views());
     let mut checker = Checker::of(op::Problem::op(&problem), exec.device(), &TABLE, &views);
     let (state, double) = (problem.state_shape, args.u.dtype().is_double());

@@ -60,7 +60,9 @@ mod summary;
 use crate::cuda::{Numbers, PlannedLaunch};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::ops::call::Call;
 use crate::ops::checked::NO_STATES;
+use crate::ops::pool;
 use crate::ops::prepared;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
@@ -80,7 +82,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "ssd",
         about: "Mamba-2's scan with one decay for each head, as matrix products of chunks",
-        sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS],
+        sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS, SLOTS],
         free: "G",
         saved: Saved::States { layout: "HPN", padded: None, each_step: "", complex: Complex::Never, on_cuda: false },
         decay: Some(&DECAY),
@@ -160,6 +162,22 @@ operation! {
     }
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. Needed on CUDA.
+    }
+}
+
+/// States of a pool, (slots, nheads, headdim, dstate).
+static POOL: Argument = pool::state_pool(&["UHPN"]);
+static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
+
+/// The operation with states in a [pool](super::pool).
+pub static POOLED: Signature = pool::pooled(&SIGNATURE, "ssd_pooled", &POOL, &POOL_ARGUMENTS);
+
+/// What runs it.
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+
+impl pool::InPool for Args<'_> {
+    fn in_pool(&self) -> Call<'_> {
+        Call { signature: &POOLED, ..self.call() }
     }
 }
 

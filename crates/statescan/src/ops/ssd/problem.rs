@@ -9,6 +9,7 @@ use crate::ops::check::{Checker, check_groups, check_interval};
 use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
 use crate::ops::op::{self, Op, Place, TwoPhase};
+use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
 use crate::ops::summary::Summary;
 use crate::step_size::StepSize;
@@ -39,6 +40,8 @@ pub struct Problem<'a> {
     pub dt_a: Option<View<'a>>,
     /// (rows, sequences, H, P, N)
     pub initial_state: Option<View<'a>>,
+    /// The pool that it is, where there is one.
+    pub pool: Option<Pool<'a>>,
     pub sequences: Sequences<'a>,
     /// The same, with the values that the host can read.
     pub segments: Segments,
@@ -54,7 +57,7 @@ pub(super) const TIME: usize = 1;
 
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form. `states` are the shapes of the other states of the call.
-    pub(super) fn new(args: &Args<'a>, device: Device, states: States) -> Result<Self> {
+    pub(super) fn new(args: &Args<'a>, device: Device, states: States<'a>) -> Result<Self> {
         let (checker, views) = (Checker::new(OP, device), args.views());
         let sizes = checker.bind(&SIGNATURE, &views)?;
         let [batch, seqlen, nheads, headdim, dstate] = ['B', 'L', 'H', 'P', 'N'].map(|letter| sizes.get(letter));
@@ -73,11 +76,10 @@ impl<'a> Problem<'a> {
         // without heads there may be any number of groups
         let others = &[nheads.max(ngroups), headdim, dstate];
         let extent = Extent { batch, seqlen, others, names: SIGNATURE.limit.names, state_rank: 3 };
-        let states = args.initial_state.iter().map(|s| s.shape()).chain(states.into_iter().flatten());
-        let segments = Segments::resolve(OP, device, &args.sequences, extent, states)?;
-        let state_shape = segments.state_shape(&[nheads, headdim, dstate]);
-        checker.bind_state(&SIGNATURE, &views, &state_shape)?;
-        let normal = Normal::new(args.reverse, &segments);
+        let segments = Segments::resolve(OP, device, &args.sequences, extent, states.beside(&args.initial_state))?;
+        let (own, reverse) = ([nheads, headdim, dstate], args.reverse.then_some(seqlen));
+        let placed = segments.placed((&checker, device), (&SIGNATURE, &views), &own, reverse, states)?;
+        let normal = placed.normal;
         let mut problem = Problem {
             batch,
             seqlen,
@@ -96,10 +98,11 @@ impl<'a> Problem<'a> {
             dt_bias: args.dt_bias,
             step_size: args.step_size(),
             dt_a: args.dt_a.map(|view| normal.timed(view, TIME)),
-            initial_state: args.initial_state.map(|view| normal.state(view)),
+            initial_state: placed.initial,
+            pool: placed.pool,
             sequences: args.sequences,
-            segments: if args.reverse { segments.reversed(seqlen) } else { segments },
-            state_shape,
+            segments: placed.segments,
+            state_shape: placed.shape,
             normal,
             reverse: args.reverse,
         };
@@ -124,7 +127,7 @@ impl<'a> Problem<'a> {
 }
 
 impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States) -> Result<Box<dyn op::Problem + Send + 'a>> {
+    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
         Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
     }
 

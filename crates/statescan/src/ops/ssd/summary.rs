@@ -4,7 +4,7 @@ use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::checked::NO_STATES;
+use crate::ops::checked::{NO_STATES, States};
 use crate::ops::op::wanted;
 use crate::ops::selective_scan::{self, summary as decays};
 use crate::ops::summary::Summary;
@@ -29,8 +29,10 @@ fn per_head(state: &Shape) -> Shape {
 /// # Errors
 /// As [`forward`].
 pub fn summary(exec: &Exec, args: &Args<'_>, out: &mut Summary<'_>) -> Result<()> {
-    let (problem, views) =
-        (Problem::new(args, exec.device(), [out.state.as_ref().map(|view| view.shape()), None])?, args.views());
+    let (problem, views) = (
+        Problem::new(args, exec.device(), States::of_shapes([out.state.as_ref().map(|view| view.shape()), None]))?,
+        args.views(),
+    );
     let mut checker = Checker::of(OP, exec.device(), &SIGNATURE, &views);
     let (state, double) = (problem.state_shape, problem.double);
     let heads = per_head(&state);

@@ -1,7 +1,7 @@
 //! Every operation, pass, type and instruction set computes the same bits as when `values.txt` was written: changes that only rearrange
 //! code show here that they do. Where results are meant to change, the test leaves the new file where its message says.
 
-mod scenario;
+pub mod scenario;
 
 use crate::common::{self, Rng};
 use scenario::{SCENARIOS, Scenario};

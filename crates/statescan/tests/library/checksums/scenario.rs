@@ -120,6 +120,11 @@ impl Scenario {
         listed && (!self.packed || can_be_packed)
     }
 
+    /// Whether calls have so many steps.
+    pub fn has_steps(&self, steps: usize) -> bool {
+        self.size('L') == steps
+    }
+
     /// Whether there is a call in a type. Complex numbers have no halves, and a linear scan has no other arguments than those in the type.
     pub fn has_type(&self, operation: &Operation, dtype: DType) -> bool {
         !self.complex || dtype.size() > 2 || operation.signature.name != "linear_scan"

@@ -88,11 +88,12 @@ impl<T: Real> Job<'_, '_, T> {
         tiling.store(simd, sums.read(), plane_mut(y, slice.batch).at(first, slice.start).area(channels, staged));
     }
 
-    /// The final states of a segment that ends with a slice: its last inputs, or those of a short segment and what lies before it.
+    /// The final states of a segment that begins with a slice: its last inputs, or those of a short segment and what lies before it. The first slice leaves
+    /// them since no other one reads the initial states, which a pool may have in the same place.
     #[inline(always)]
     fn last_inputs<S: Isa>(&mut self, simd: S, slice: &Slice, at: Window<'_, '_>) {
         let Window { tiling, problem, segment, first, channels } = at;
-        let (Some(target), Some(place), true) = (&self.targets.final_states, segment.last, slice.end == segment.end) else {
+        let (Some(target), Some(place), true) = (&self.targets.final_states, segment.last, slice.start == segment.start) else {
             return;
         };
         let (before, length, window) = (problem.width - 1, segment.len(), &mut self.scratch.tiles[0]);

@@ -7,10 +7,11 @@ mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
 use crate::cuda::{
-    Address, COMMON, Config, Header, Kernel, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, header, neighbours,
+    Address, COMMON, Config, Header, Kernel, Launch, Numbers, Program, Queue, SLOTS, STEP_SIZE, Stream, Strided, header,
+    neighbours,
 };
 use crate::error::Result;
-use crate::ops::on_cuda::{dtype, read, single_only};
+use crate::ops::on_cuda::{SlotTypes, Slots, dtype, read, single_only};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use params::{BackwardParams, Conv, ForwardParams, StatesParams, SumsParams};
@@ -18,17 +19,18 @@ use plan::{Geometry, Plan, Shape, THREADS};
 
 const WINDOW: Header = header!("window.cuh");
 static FORWARD: Program<ForwardParams> =
-    Program::new("causal_conv1d_forward", &[COMMON, STEP_SIZE], include_str!("forward.cu")).including(&[WINDOW]);
+    Program::new("causal_conv1d_forward", &[COMMON, STEP_SIZE], include_str!("forward.cu")).including(&[SLOTS, WINDOW]);
 static BACKWARD: Program<BackwardParams> =
-    Program::new("causal_conv1d_backward", &[COMMON, STEP_SIZE], include_str!("backward.cu")).including(&[WINDOW]);
+    Program::new("causal_conv1d_backward", &[COMMON, STEP_SIZE], include_str!("backward.cu")).including(&[SLOTS, WINDOW]);
 static STATES: Program<StatesParams> =
-    Program::new("causal_conv1d_states", &[COMMON, STEP_SIZE], include_str!("states.cu")).including(&[WINDOW]);
+    Program::new("causal_conv1d_states", &[COMMON, STEP_SIZE], include_str!("states.cu")).including(&[SLOTS, WINDOW]);
 static SUMS: Program<SumsParams> = Program::new("causal_conv1d_sums", &[COMMON], include_str!("sums.cu"));
 
 pub(super) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
     let call = Call::new(problem)?;
-    // whoever has the end of a row has its state; those of several sequences are found by a launch of their own
-    let along = targets.y.is_some() && call.sequences.is_none() && problem.seqlen > 0;
+    // whoever has the end of a row has its state; those of several sequences are found by a launch of their own, and so are those of a pool, whose slots
+    // are read before
+    let along = targets.y.is_some() && call.sequences.is_none() && problem.seqlen > 0 && problem.pool.is_none();
     let (with, apart) = if along { (&targets.final_states, &None) } else { (&None, &targets.final_states) };
     if let Some(y) = &targets.y {
         let plan = queue.find(|| call.forward_plan(queue.numbers()))?;
@@ -131,6 +133,7 @@ impl<'p, 'a> Call<'p, 'a> {
             bias: Strided::of_option(&p.bias),
             initial: Strided::of_option(&p.initial_states),
             sequences: Strided::of_option(&self.sequences),
+            slots: Slots::of(&p.pool),
             batch: p.batch as i64,
             dim: p.dim as i64,
             seqlen: p.seqlen as i64,
@@ -142,6 +145,7 @@ impl<'p, 'a> Call<'p, 'a> {
     fn config(&self, geometry: Geometry, by_time: bool) -> Config {
         let p = self.problem;
         Config::default()
+            .with(&SlotTypes::of(&p.pool))
             .dtype("X", p.x.dtype())
             .dtype("WEIGHT", p.weight.dtype())
             .dtype("BIAS", dtype(&p.bias))
@@ -270,6 +274,8 @@ impl<'p, 'a> Call<'p, 'a> {
         gradient: bool,
     ) -> Result<Kernel<StatesParams, impl Fn() -> Config>> {
         let out = out.as_read();
+        let (p, sequences) = (self.problem, out.shape()[1]);
+        let rows = p.pool.map_or(out.shape()[0], |pool| pool.read.len());
         let config = move || {
             self.config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS, steps: 8, resident: 1 }, true)
                 .dtype("DY", dtype(&sources.y))
@@ -284,9 +290,10 @@ impl<'p, 'a> Call<'p, 'a> {
             dy: Strided::of_option(&sources.y),
             last: Strided::of_option(&sources.final_states),
             out: Strided::of(&out),
-            rows: out.shape()[0] as i64,
-            sequences: out.shape()[1] as i64,
+            rows: rows as i64,
+            sequences: sequences as i64,
         };
-        Ok(Kernel { config, launch: Launch::elementwise(OP, Some(out.len()), THREADS)?, params })
+        let channels = rows.checked_mul(sequences).and_then(|rows| rows.checked_mul(p.dim));
+        Ok(Kernel { config, launch: Launch::elementwise(OP, channels, THREADS)?, params })
     }
 }

@@ -1,6 +1,7 @@
 //! What the convolution's kernels take.
 
 use crate::cuda::{Address, Strided, params};
+use crate::ops::on_cuda::Slots;
 
 params! {
     /// What every pass reads.
@@ -15,6 +16,7 @@ params! {
         pub initial: Strided,
         /// Bounds (sequence), or the sequence of a step (batch, step).
         pub sequences: Strided,
+        pub slots: Slots,
         pub batch: i64,
         pub dim: i64,
         pub seqlen: i64,

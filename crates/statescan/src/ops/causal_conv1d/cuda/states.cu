@@ -1,5 +1,5 @@
-// The states at the ends of sequences: the final states of the forward pass, or the gradients by the initial ones. A thread for each element
-// (row, sequence, channel, j); no more than a few steps of each sequence are read.
+// The states at the ends of sequences: the final states of the forward pass, or the gradients by the initial ones. A thread for each
+// (row, sequence, channel); no more than a few steps of each sequence are read.
 #include "window.cuh"
 
 // Steps [start, end) of a row. A start at the other end of a long sequence is given too late: no one needs it.
@@ -50,13 +50,35 @@ struct Inputs {
   }
 };
 
+// An element of what a sequence leaves.
+DEVICE f32 last_input(const Inputs& inputs, i64 j) { return inputs.at_step(inputs.range.end - PAST + j); }
+
+// An element of the gradient by what a sequence begins with; `after`: where its own last inputs have a cotangent.
+DEVICE f32 by_initial(const StatesParams& p, const Inputs& inputs, StateRow after, i64 j) {
+  const Conv& conv = p.conv;
+  const Range& range = inputs.range;
+  const i64 channel = inputs.channel;
+  f32 sum = 0.f;
+  for (i64 k = 0; k <= j && HAS_DY; k++) {
+    const i64 step = range.start + j - k;
+    if (step >= range.end) continue;
+    f32 pre = HAS_BIAS ? to_f32(*at<BIAS>(conv.bias, channel)) : 0.f;
+    for (int tap = 0; tap < WIDTH && SILU; tap++) pre = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, tap)), inputs.at_step(step - PAST + tap), pre);
+    const f32 slope = SILU ? Gate(pre).slope : 1.f;
+    sum = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, k)), slope * to_f32(*at<DY>(p.dy, range.batch, channel, step)), sum);
+  }
+  const i64 m = j - (range.end - range.start);
+  if (HAS_LAST && m >= 0 && after.row >= 0) sum += to_f32(*at<LAST>(p.last, after.row, after.sequence, channel, m));
+  return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const __grid_constant__ StatesParams p) {
   const Conv& conv = p.conv;
   const i64 i = i64(blockIdx.x) * THREADS + threadIdx.x;
-  if (i >= p.rows * p.sequences * conv.dim * PAST) return;
-  const i64 j = i % PAST, channel = i / PAST % conv.dim, sequence = i / PAST / conv.dim % p.sequences, row = i / PAST / conv.dim / p.sequences;
+  if (i >= p.rows * p.sequences * conv.dim) return;
+  const i64 channel = i % conv.dim, sequence = i / conv.dim % p.sequences, row = i / conv.dim / p.sequences;
   const Range range = range_of<GRADIENT>(conv, row, sequence);
-  StateRow before = {row, sequence}, after = {row, sequence};
+  StateRow before = {row_read(conv.slots, row), sequence}, after = {row, sequence};
   if constexpr (SEQUENCES == Sequences::Index && !NUMBERED) {
     // a row without a step outside of the padding hands its state on; a long run has room for the states at both of its ends
     const i64 length = range.end - range.start;
@@ -65,21 +87,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const
   }
   if (!HAS_INITIAL) before.row = -1;
   const Inputs inputs = {conv, range, before, channel};
-  OUT* const to = at<OUT>(p.out, row, sequence, channel, j);
-  if constexpr (!GRADIENT) {
-    assign(*to, inputs.at_step(range.end - PAST + j));
-  } else {
-    f32 sum = 0.f;
-    for (i64 k = 0; k <= j && HAS_DY; k++) {
-      const i64 step = range.start + j - k;
-      if (step >= range.end) continue;
-      f32 pre = HAS_BIAS ? to_f32(*at<BIAS>(conv.bias, channel)) : 0.f;
-      for (int tap = 0; tap < WIDTH && SILU; tap++) pre = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, tap)), inputs.at_step(step - PAST + tap), pre);
-      const f32 slope = SILU ? Gate(pre).slope : 1.f;
-      sum = __fmaf_rn(to_f32(*at<WEIGHT>(conv.weight, channel, k)), slope * to_f32(*at<DY>(p.dy, range.batch, channel, step)), sum);
-    }
-    const i64 m = j - (range.end - range.start);
-    if (HAS_LAST && m >= 0 && after.row >= 0) sum += to_f32(*at<LAST>(p.last, after.row, after.sequence, channel, m));
-    assign(*to, sum);
-  }
+  const i64 to = GRADIENT ? row : row_written(conv.slots, row);
+  if (to < 0) return;
+  // all are read before one is written, since a pool may have what a short sequence leaves where it has what it begins with
+  f32 own[PAST];
+#pragma unroll
+  for (int j = 0; j < PAST; j++) own[j] = GRADIENT ? by_initial(p, inputs, after, j) : last_input(inputs, j);
+#pragma unroll
+  for (int j = 0; j < PAST; j++) assign(*at<OUT>(p.out, to, sequence, channel, j), own[j]);
 }

@@ -3,6 +3,8 @@
 use super::super::{Activation, Args};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
+use crate::ops::checked::States;
+use crate::ops::pool::testing::pool;
 use crate::tensor::Device;
 
 /// Tensors of (batch, channel, step) whose steps or channels lie side by side.
@@ -17,7 +19,7 @@ fn timed(dtype: DType, [batch, dim, seqlen]: [usize; 3], channels_last: bool) ->
 fn check(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
     let x = args.x;
     let state = tensor(x.dtype(), state);
-    let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), States::of_shapes([Some(state.shape()), None])).unwrap();
     let call = Call::new(&problem).unwrap();
     let states = || problem.normal.state(target(state));
     for last in [None, Some(states()).filter(|_| call.sequences.is_none())] {
@@ -72,6 +74,25 @@ fn packed_convolutions_compile() {
             &Args { sequences: index, initial_states: Some(tensor(DType::F32, &[1, 4, 64, 3])), ..args },
             &[1, 4, 64, 3],
         );
+    }
+    suite.compile();
+}
+
+#[test]
+fn pooled_convolutions_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    for (batch, bounds) in [(3, None), (1, Some(6))] {
+        for channels_last in [false, true] {
+            let x = timed(DType::BF16, [batch, 64, 77], channels_last);
+            let sequences = bounds.map_or(Sequences::Whole, |n| Sequences::CuSeqlens(tensor(DType::I32, &[n])));
+            let args = Args::new(x, tensor(DType::F32, &[64, 4])).sequences(sequences);
+            let states = pool(DType::BF16, bounds.map_or(3, |n| n - 1), &[64, 3]);
+            let problem = Problem::new(&args, Device::Cuda(0), states).unwrap();
+            let call = Call::new(&problem).unwrap();
+            let plan = call.forward_plan(Numbers::H200).unwrap();
+            suite.add(&FORWARD, &(call.forward(&plan, &target(x), &None).config)(), 0);
+            suite.add(&STATES, &(call.final_states(&target(problem.initial_states.unwrap())).unwrap().config)(), 0);
+        }
     }
     suite.compile();
 }

@@ -6,6 +6,7 @@
 //
 // WIDTH, the types and the other constants in capitals come with the configuration.
 #pragma once
+#include "slots.cuh"
 
 static_assert(given<int>(WIDTH, CHANNEL_LANES, TIME_LANES, STEPS, CHANNELS) && given<Sequences>(SEQUENCES) &&
               given<bool>(BY_TIME, HAS_BIAS, REVERSE, NUMBERED, HAS_INITIAL) && given_types<WEIGHT, BIAS, INDEX, INITIAL>());
@@ -280,19 +281,23 @@ DEVICE void read_states(f32 (&out)[CHANNELS][PAST], const Strided& states, State
 
 DEVICE void restart(f32 (&past)[CHANNELS][PAST], const Conv& conv, const Piece& piece, i64 step) {
   const StateRow none = {-1, 0};
-  read_states<INITIAL>(past, conv.initial, HAS_INITIAL ? state_row<true>(conv, piece.batch, step) : none, piece);
+  StateRow from = HAS_INITIAL ? state_row<true>(conv, piece.batch, step) : none;
+  if (POOLED && HAS_INITIAL) from.row = row_read(conv.slots, from.row);
+  read_states<INITIAL>(past, conv.initial, from, piece);
 }
 
 // Puts the initial state of a row where its piece has nothing before its first step, LEAD steps into the inputs.
 template <int LEAD, int ALL> DEVICE void add_initial(f32 (&u)[CHANNELS][ALL], const Conv& conv, const Piece& piece) {
   if constexpr (HAS_INITIAL && !PACKED) {
     if (piece.before >= PAST) return;
+    const i64 row = row_read(conv.slots, piece.batch);
+    if (POOLED && row < 0) return;
 #pragma unroll
     for (int c = 0; c < CHANNELS; c++)
 #pragma unroll
       for (int j = 0; j < PAST; j++) {
         const int before = PAST - piece.before - j;
-        if (before > 0 && c < piece.channels) u[c][LEAD - PAST + j] = to_f32(*at<INITIAL>(conv.initial, piece.batch, 0, piece.channel() + c, PAST - before));
+        if (before > 0 && c < piece.channels) u[c][LEAD - PAST + j] = to_f32(*at<INITIAL>(conv.initial, row, 0, piece.channel() + c, PAST - before));
       }
   }
 }

@@ -111,7 +111,14 @@ fn checked(device: Device, args: &Args<'_>, conv_state: &ViewMut<'_>, y: &ViewMu
 }
 
 impl Step for Table {
-    fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    fn update(
+        &self,
+        exec: &Exec,
+        call: &Call<'_>,
+        state: &mut ViewMut<'_>,
+        y: &mut ViewMut<'_>,
+        _workspace: Option<ViewMut<'_>>,
+    ) -> Result<()> {
         update(exec, &Args::of_call(call), state, y)
     }
 

@@ -4,8 +4,8 @@ use super::backward_plan::{Layout, PREPARERS, Plan, Setting, THREADS};
 use super::forward::by_time;
 use super::{Call, GATES, INPUTS, Inputs};
 use crate::cuda::{
-    Address, BLOCKS, COMMON, Config, Header, Kernel, Launch, MMA, Program, Queue, SEQUENCES, STEP_SIZE, Stream, Strided, Sum,
-    header, params, sum_terms,
+    Address, BLOCKS, COMMON, Config, Header, Kernel, Launch, MMA, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Stream, Strided,
+    Sum, header, params, sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::checked::needed;
@@ -20,11 +20,12 @@ const PRELUDE: &[Header] = &[COMMON, STEP_SIZE, MMA, BLOCKS];
 
 pub(super) static PREPARE: Program<Params> =
     Program::new("gated_delta_rule_prepare", PRELUDE, include_str!("backward_prepare.cu"))
-        .including(&[SEQUENCES, GATES, INPUTS, TILES]);
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES]);
 pub(super) static WALK: Program<Params> = Program::new("gated_delta_rule_walk", PRELUDE, include_str!("backward_walk.cu"))
-    .including(&[SEQUENCES, GATES, INPUTS, TILES]);
+    .including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES]);
 pub(super) static GRADIENTS: Program<Params> =
     Program::new("gated_delta_rule_gradients", PRELUDE, include_str!("backward_gradients.cu")).including(&[
+        SLOTS,
         SEQUENCES,
         GATES,
         INPUTS,

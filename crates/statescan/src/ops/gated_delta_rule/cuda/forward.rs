@@ -2,7 +2,7 @@
 
 use super::{Call, GATES, INPUTS, Inputs, hopper};
 use crate::cuda::{
-    COMMON, Config, Kernel, Launch, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, STEP_SIZE, Stream, Strided, params,
+    COMMON, Config, Kernel, Launch, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Stream, Strided, params,
     written_like,
 };
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::tensor::View;
 
 pub(super) static STEPS: Program<Params> =
     Program::new("gated_delta_rule_steps", &[COMMON, STEP_SIZE], include_str!("forward_steps.cu"))
-        .including(&[SEQUENCES, GATES, INPUTS]);
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS]);
 
 params! {
     /// Parameters of `gated_delta_rule_steps`.

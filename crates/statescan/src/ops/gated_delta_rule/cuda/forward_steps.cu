@@ -228,9 +228,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gated_delta_rule
   const bool helps = threadIdx.x < HELPERS;
   auto start_of = [&](i64 tile) { return work.piece.start + tile * STEPS; };
   State state;
+  const StateRow from = source_of(p, work.piece.state), to = target_of(p, work.piece.state);
   if (!helps)
     state.each_number(work.first, [&](f32& v, int n, i64 column, bool exists) {
-      v = HAS_INITIAL && exists ? to_f32(*state_at<INITIAL>(p.before, work.piece.state, work.head.head, n, column)) : 0.f;
+      v = HAS_INITIAL && exists && !is_nowhere(from) ? to_f32(*state_at<INITIAL>(p.before, from, work.head.head, n, column)) : 0.f;
     });
   else if (tiles > 0)
     load_tile(p, work, stages[0], start_of(0));
@@ -251,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gated_delta_rule
     if (tiles > 0) store_tile(p, work, stages[(tiles - 1) % 2], start_of(tiles - 1));
   } else if constexpr (HAS_FINAL) {
     state.each_number(work.first, [&](f32& v, int n, i64 column, bool exists) {
-      if (exists) assign(*state_at<FINAL>(p.after, work.piece.state, work.head.head, n, column), v);
+      if (exists && !is_nowhere(to)) assign(*state_at<FINAL>(p.after, to, work.head.head, n, column), v);
     });
   }
 }

@@ -13,7 +13,7 @@ pub(super) use forward::{forward, plan, workspace_len};
 use super::problem::Problem;
 use crate::cuda::{Config, Header, Strided, header, params};
 use crate::error::Result;
-use crate::ops::on_cuda::{dtype, single_only};
+use crate::ops::on_cuda::{SlotTypes, Slots, dtype, single_only};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, View};
 
@@ -39,6 +39,7 @@ params! {
         bias: Strided,
         /// Bounds (sequence), or the sequence of a step (batch, step).
         sequences: Strided,
+        slots: Slots,
         seqlen: i64,
         /// Heads of values.
         heads: i64,
@@ -96,6 +97,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .dtype("A_LOG", dtype(&p.a_log))
             .dtype("BIAS", dtype(&p.dt_bias))
             .dtype("INDEX", self.sequences.map_or(DType::I32, |v| v.dtype()))
+            .with(&SlotTypes::of(&p.pool))
             .set("SEQUENCES", p.sequences.value())
             .flag("NUMBERED", self.numbered())
             .flag("REVERSE", p.reverse)
@@ -123,6 +125,7 @@ impl<'p, 'a> Call<'p, 'a> {
             a_log,
             bias,
             sequences,
+            slots: Slots::of(&p.pool),
             seqlen: p.seqlen as i64,
             heads: p.value_heads() as i64,
             sequence_count: self.sequence_count() as i64,

@@ -8,6 +8,7 @@ use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::ops::checked::NO_STATES;
 use crate::ops::gated_delta_rule::{Args, GradientTargets, Sources, Targets};
+use crate::ops::pool::testing::pool;
 use crate::ops::sequences::Sequences;
 use crate::tensor::{Device, RawViewMut};
 
@@ -154,6 +155,23 @@ fn hopper_compiles() {
     add(&Args::new(first(2), first(2), first(4)), true);
     for view in [first(2), tensor(DType::BF16, &[1, 300, 2, 64])] {
         suite.add_for(&["sm_90a"], &hopper::GATHER, &hopper::gather_config(&view));
+    }
+    suite.compile();
+}
+
+#[test]
+fn pooled_kernels_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    let plain = args(DType::BF16, [300, 16, 32, 128, 128], false);
+    for (args, rows) in [(plain, 1), (plain.sequences(Sequences::CuSeqlens(tensor(DType::I64, &[5]))), 4)] {
+        let problem = Problem::new(&args, Device::Cuda(0), pool(DType::BF16, rows, &[32, 128, 128])).unwrap();
+        let call = Call::new(&problem).unwrap();
+        let state = problem.initial_state.map(target);
+        let targets = Targets { y: Some(target(problem.v)), final_state: state, ..Targets::default() };
+        let plan = Plan::new(&call, Numbers::H200);
+        suite.add_for(&["sm_90a", "sm_120"], &STEPS, &call.steps_config(&plan, &targets));
+        let route = hopper::Route::new(&call, Some(problem.v), Numbers::H200).unwrap();
+        suite.add_for(&["sm_90a"], &hopper::CHAIN, &route.chain_config(&call, &targets));
     }
     suite.compile();
 }

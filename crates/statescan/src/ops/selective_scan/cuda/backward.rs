@@ -4,8 +4,8 @@ use super::backward_plan::{Geometry, Plan, Room};
 use super::plan::Cut;
 use super::{Call, Inputs, RAW_TILE, TILES, Tile, checkpoints_len, forward, has_quads, varies, view_of};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, STEP_SIZE, Stream, Strided, Sum, TileCopy, header,
-    params, sum_terms,
+    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, SLOTS, STEP_SIZE, Stream, Strided, Sum, TileCopy,
+    header, params, sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
@@ -18,6 +18,7 @@ use crate::tensor::{DType, Device, RawViewMut, View, ViewMut};
 
 pub(super) static BACKWARD: Program<Params> =
     Program::new("selective_scan_backward", &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("backward.cu")).including(&[
+        SLOTS,
         RAW_TILE,
         TILES,
         header!("backward_tiles.cuh"),

@@ -2,7 +2,7 @@
 
 use super::plan::{Cut, Geometry, Plan};
 use super::{Call, Inputs, RAW_TILE, TILES, Tile, has_quads, varies};
-use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Program, Queue, STEP_SIZE, Stream, Strided, header, params};
+use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Program, Queue, SLOTS, STEP_SIZE, Stream, Strided, header, params};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::on_cuda::{Pass, read, single_only, type_of};
@@ -11,6 +11,7 @@ use crate::tensor::{DType, RawViewMut};
 
 pub(super) static FORWARD: Program<Params> =
     Program::new("selective_scan_forward", &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("forward.cu")).including(&[
+        SLOTS,
         RAW_TILE,
         TILES,
         header!("forward_tiles.cuh"),

@@ -38,11 +38,11 @@ struct Scanner {
   DEVICE i64 sequence_at(i64 step) const { return !NUMBERED ? 0 : p.seqlen > 0 ? index_of(p.sequences, w.batch, step) : -1; }
   // the state of a sequence before its first step, and where the state after its last step goes
   DEVICE Field initial_of(i64 sequence, int r) const {
-    if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, {w.row, sequence, channel, own_state(r)});
+    if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, {row_read(p.slots, w.row), sequence, channel, own_state(r)});
     return Field{};
   }
   DEVICE void finish_sequence(i64 sequence, int r, Field h) const {
-    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.last, {w.row, sequence, channel, own_state(r)}, h);
+    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.last, {row_written(p.slots, w.row), sequence, channel, own_state(r)}, h);
   }
   // a place among what segments leave
   DEVICE i64 end_of(i64 segment) const { return segment * p.segment_channels + w.row * p.dim + channel; }

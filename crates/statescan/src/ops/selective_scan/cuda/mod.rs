@@ -16,7 +16,7 @@ use super::{Problem, Projection};
 use crate::cuda::{Config, Header, StepTypes, Strided, TileCopy, header, params};
 use crate::ops::CHECKPOINT;
 use crate::ops::discretization::Discretization;
-use crate::ops::on_cuda::{Pass, dtype};
+use crate::ops::on_cuda::{Pass, SlotTypes, Slots, dtype};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, RawViewMut, View};
 use plan::{Cut, Shape};
@@ -69,6 +69,7 @@ params! {
         initial: Strided,
         /// Bounds (sequence), or the sequence of a step (batch, step).
         sequences: Strided,
+        slots: Slots,
         seqlen: i64,
         dim: i64,
         sequence_count: i64,
@@ -201,6 +202,7 @@ impl<'p, 'a> Call<'p, 'a> {
         let step_size = StepTypes::of(&p.dt, &p.dt_bias, &p.dt_a, p.options.step_size);
         Config::default()
             .with(&step_size)
+            .with(&SlotTypes::of(&p.pool))
             .dtype("X", p.x.dtype())
             .dtype("Z", dtype(&p.z))
             .dtype("B", view_of(&p.b).dtype())
@@ -250,6 +252,7 @@ impl<'p, 'a> Call<'p, 'a> {
             bias: Strided::of_option(&p.dt_bias),
             initial: Strided::of_option(&p.initial_state),
             sequences: Strided::of_option(&self.sequences),
+            slots: Slots::of(&p.pool),
             seqlen: p.seqlen as i64,
             dim: p.dim as i64,
             sequence_count: states.map(|v| v.shape()[1]).max().unwrap_or(1) as i64,

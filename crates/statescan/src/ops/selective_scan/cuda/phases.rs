@@ -4,7 +4,7 @@ use super::backward::{Backward, Layout, Places};
 use super::forward::Forward;
 use super::plan::Cut;
 use super::{Call, Inputs, RAW_TILE, TILES};
-use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Launch, Program, Queue, STEP_SIZE, Stream, Strided, params};
+use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Launch, Program, Queue, SLOTS, STEP_SIZE, Stream, Strided, params};
 use crate::error::Result;
 use crate::ops::call::{Given, Written};
 use crate::ops::on_cuda::{Pass, dtype, read, single_only, type_of};
@@ -15,7 +15,7 @@ use crate::tensor::{RawViewMut, View};
 
 pub(super) static ENDS: Program<EndsParams> =
     Program::new("selective_scan_ends", &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("ends.cu"))
-        .including(&[RAW_TILE, TILES]);
+        .including(&[SLOTS, RAW_TILE, TILES]);
 
 const THREADS: usize = 256;
 

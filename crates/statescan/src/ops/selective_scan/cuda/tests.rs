@@ -9,7 +9,8 @@ use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Key, Numbers};
 use crate::ops::call::PassKind;
-use crate::ops::checked::{Checked, NO_STATES};
+use crate::ops::checked::{Checked, NO_STATES, States};
+use crate::ops::pool::testing::pool;
 use crate::tensor::Device;
 
 /// Devices with much shared memory and with little, and the architectures of both.
@@ -41,7 +42,7 @@ impl Case {
     fn add(&self, suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
         let field = if self.complex { DType::Complex64 } else { DType::F32 };
         let state = tensor(field, state);
-        let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
+        let problem = Problem::new(args, Device::Cuda(0), States::of_shapes([Some(state.shape()), None])).unwrap();
         let targets = Targets {
             y: Some(problem.normal.timed(target(tensor(self.dtype, &args.x.shape())), 2)),
             final_state: Some(problem.normal.state(target(state))),
@@ -184,7 +185,7 @@ fn selective_scans_compile() {
 /// The key of a forward pass that writes `y`, laid out like `x`, and of a backward pass that reads its gradient.
 fn keys(args: &Args<'_>) -> [Option<Key>; 2] {
     let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
-    let checked = Checked { device: Device::Cuda(0), call: &args.call(), problem: &problem };
+    let checked = Checked { device: Device::Cuda(0), call: &args.call(), problem: &problem, pool: None };
     [PassKind::Forward, PassKind::Backward].map(|pass| checked.key(pass, [Some(args.x)].into_iter()))
 }
 
@@ -233,4 +234,27 @@ fn whatever_kernels_are_made_for_tells_keys_apart() {
     // addresses do not
     let elsewhere = Args { x: moved(x, 64), d: Some(moved(channel, 32)), ..plain };
     assert_eq!(keys(&elsewhere), keys(&Args { d: Some(channel), ..plain }));
+}
+
+#[test]
+fn pooled_scans_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    for (complex, bounds, dtype) in [(false, None, DType::BF16), (false, Some(6), DType::F32), (true, Some(6), DType::F32)] {
+        let case = Case { batch: 1, ..case(64, 1024, 16, dtype, complex) };
+        let args = case.args().sequences(bounds.map_or(Sequences::Whole, |n| Sequences::CuSeqlens(tensor(DType::I32, &[n]))));
+        let field = if complex { DType::Complex64 } else { dtype };
+        let states = pool(field, bounds.map_or(1, |n| n - 1), &[64, 16]);
+        let problem = Problem::new(&args, Device::Cuda(0), states).unwrap();
+        let (y, state) = (target(problem.x), problem.initial_state.map(target));
+        let targets = Targets { y: Some(y), final_state: state, checkpoints: None, workspace: None };
+        let call = Forward::new(&problem, &targets);
+        for &(numbers, architectures) in case.devices {
+            let cut = Cut::new(&call.call.shape(), numbers);
+            let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
+            for &pass in Pass::all(cut.is_some()) {
+                suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
+            }
+        }
+    }
+    suite.compile();
 }

@@ -1,6 +1,7 @@
 // What both passes of a selective scan are built from: what a block works on, and the maps B and C.
 #pragma once
 #include "raw_tile.cuh"
+#include "slots.cuh"
 
 static_assert(given<bool>(COMPLEX, HAS_BIAS, SOFTPLUS, HAS_LIMIT, DENSE, REVERSE, HAS_DT_A, HAS_Z, B_VARIES, C_VARIES, TWO_PHASE) &&
               given<Discretization>(METHOD) && given<int>(DSTATE, LANES, CHANNELS, STEPS, THREADS) && given_types<X, DT, DT_A, Z, B, C, INDEX>() &&
@@ -80,11 +81,11 @@ struct Work {
 // Behind the states after segments.
 DEVICE f32* sums_of_steps(const Inputs& p, f32* ends) { return ends + p.ended_segments * p.segment_channels * DSTATE; }
 
-// A channel's state in a tensor of states; zero for a sequence that has none.
+// A channel's state in a tensor of states; zero for a sequence that has none, or no slot.
 struct StateIndex {
   i64 row, sequence, channel;
   int n;
-  DEVICE bool exists(const Inputs& p) const { return sequence >= 0 && sequence < p.sequence_count; }
+  DEVICE bool exists(const Inputs& p) const { return sequence >= 0 && sequence < p.sequence_count && (!POOLED || row >= 0); }
 };
 template <typename E> DEVICE Field state_of(const Inputs& p, const Strided& states, StateIndex i) {
   Field h = {};

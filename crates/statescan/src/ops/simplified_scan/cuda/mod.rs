@@ -35,7 +35,7 @@ const SHORT: usize = 2;
 
 fn shape(problem: &Problem<'_>) -> Shape {
     let &Problem { batch, dim, dstate, seqlen, .. } = problem;
-    Shape { batch, dim, dstate, seqlen }
+    Shape { batch, dim, dstate, seqlen, pooled: problem.pool.is_some() }
 }
 
 /// Elements of the saved states.

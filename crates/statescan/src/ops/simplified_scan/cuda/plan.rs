@@ -34,6 +34,8 @@ pub(super) struct Shape {
     pub dim: usize,
     pub dstate: usize,
     pub seqlen: usize,
+    /// Whether states lie in a pool.
+    pub pooled: bool,
 }
 
 /// Something cut into slices of neighbouring units.
@@ -77,9 +79,10 @@ pub(super) fn checkpoints_len(shape: &Shape) -> usize {
 
 impl Plan {
     pub fn new(shape: Shape, numbers: Numbers) -> Plan {
-        let Shape { batch, dstate, seqlen, .. } = shape;
+        let Shape { batch, dstate, seqlen, pooled, .. } = shape;
         let (tiles, rows) = (tiles(seqlen), batch.saturating_mul(dstate));
-        let wanted = (ENOUGH_WARPS * numbers.multiprocessors).checked_div(rows).unwrap_or(1);
+        // of a pool, a segment would write a slot while another one reads it
+        let wanted = if pooled { 1 } else { (ENOUGH_WARPS * numbers.multiprocessors).checked_div(rows).unwrap_or(1) };
         let segment_tiles = tiles.div_ceil(wanted.min(tiles / SEGMENT).max(1)).max(1);
         let units = batch * seqlen.div_ceil(DEPTH);
         // whole rounds of blocks, so that none is left for a round of its own
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
 
     fn plan(batch: usize, dim: usize, dstate: usize, seqlen: usize) -> Plan {
-        Plan::new(Shape { batch, dim, dstate, seqlen }, Numbers::H200)
+        Plan::new(Shape { batch, dim, dstate, seqlen, pooled: false }, Numbers::H200)
     }
 
     #[test]

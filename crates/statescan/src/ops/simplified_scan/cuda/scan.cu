@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) simplified_scan(const _
   complex64* const row = row_of(p.numbers, p, w);
   if (PASS != Pass::Rest && w.segment == 0) hand_on<BEFORE, AFTER>(p, w, p.before, p.after);
   complex64 carry = {};
-  if (!RESETS && PASS != Pass::Ends) carry = read_state<BEFORE>(p, p.before, {w.batch, 0}, w.n);
+  if (!RESETS && PASS != Pass::Ends) carry = read_state<BEFORE>(p, p.before, source_of(p, {w.batch, 0}), w.n);
   if constexpr (PASS == Pass::Rest) carry = enter_segment(p, w, carry);
   Step all = no_step();
 #pragma unroll 1

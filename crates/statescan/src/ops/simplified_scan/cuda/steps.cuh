@@ -114,7 +114,7 @@ template <typename E> DEVICE void write_state(const Inputs& p, const Strided& st
 
 // Sequences that may have no step hand their state on; what the walk writes later comes after it.
 template <typename FROM, typename TO> DEVICE void hand_on(const Inputs& p, const Work& w, const Strided& from, const Strided& to) {
-  auto pass = [&](StateRow row) { write_state<TO>(p, to, row, w.n, read_state<FROM>(p, from, row, w.n)); };
+  auto pass = [&](StateRow row) { write_state<TO>(p, to, target_of(p, row), w.n, read_state<FROM>(p, from, source_of(p, row), w.n)); };
   if constexpr (SEQUENCES == Sequences::Bounds) {
 #pragma unroll 1
     for (i64 k = lane_of(); k < p.sequence_count; k += 32)

@@ -6,8 +6,9 @@ use super::skip::{SKIP, Skip};
 use super::walk::{GRADIENTS, SCAN};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::checked::NO_STATES;
+use crate::ops::checked::{NO_STATES, States};
 use crate::ops::discretization::Discretization;
+use crate::ops::pool::testing::pool;
 use crate::ops::sequences::Sequences;
 use crate::tensor::Device;
 
@@ -20,7 +21,7 @@ fn add(suite: &mut Suite, args: &Args<'_>, state: &[usize]) {
 
 fn add_with(suite: &mut Suite, args: &Args<'_>, state: &[usize], tf32: bool) {
     let state = tensor(DType::Complex64, state);
-    let problem = Problem::new(args, Device::Cuda(0), [Some(state.shape()), None]).unwrap();
+    let problem = Problem::new(args, Device::Cuda(0), States::of_shapes([Some(state.shape()), None])).unwrap();
     let (call, p) = (Call::new(&problem, Numbers::H200, tf32).unwrap(), &problem);
     let last = problem.normal.state(target(state));
     let y = target(tensor(if p.real_factor.is_some() { DType::F32 } else { DType::Complex64 }, &p.u.shape()));
@@ -123,4 +124,22 @@ fn routes_need_no_device() {
     // a long row of few states is cut into segments, which are walked twice
     let long = args(DType::Complex64, DType::Complex64, DType::F32, [4, 2, 65536]);
     assert_eq!(count(&of(&long, Numbers::H200), "simplified_scan"), 2);
+}
+
+#[test]
+fn pooled_scans_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    let [h, p, l] = [16, 8, 65536];
+    let plain = args(DType::F32, DType::Complex64, DType::F32, [h, p, l]);
+    let one = |view: View<'static>| tensor(view.dtype(), &[&[1], &view.shape()[1..]].concat());
+    let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
+    for (args, rows) in [(plain, BATCH), (Args { u: one(plain.u), delta: one(plain.delta), sequences: bounds, ..plain }, 5)] {
+        let problem = Problem::new(&args, Device::Cuda(0), pool(DType::Complex64, rows, &[p])).unwrap();
+        let call = Call::new(&problem, Numbers::H200, false).unwrap();
+        assert_eq!(call.plan.segments, 1, "a segment would write a slot while another one reads it");
+        let scan = Scan { after: problem.initial_state.map(target), states: true, checkpoints: false };
+        let places = Places { numbers: 0, ends: 0, checkpoints: 0 };
+        scan.kernels(&call, &places).unwrap().iter().for_each(|kernel| suite.add(&SCAN, &kernel.config, 0));
+    }
+    suite.compile();
 }

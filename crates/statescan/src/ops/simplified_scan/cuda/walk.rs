@@ -3,16 +3,16 @@
 use super::plan::{ITEMS, WARPS};
 use super::{Call, OP};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Header, Kernel, Launch, Program, SEQUENCES, Stream, Strided, header, neighbours,
-    params,
+    Address, COMMON, Config, DISCRETIZATION, Header, Kernel, Launch, Program, SEQUENCES, SLOTS, Stream, Strided, header,
+    neighbours, params,
 };
 use crate::error::Result;
-use crate::ops::on_cuda::{Pass, dtype, read};
+use crate::ops::on_cuda::{Pass, SlotTypes, Slots, dtype, read};
 use crate::ops::simplified_scan::Step;
 use crate::tensor::{DType, RawViewMut, View};
 use num_complex::Complex32;
 
-const STEPS: [Header; 2] = [SEQUENCES, header!("steps.cuh")];
+const STEPS: [Header; 3] = [SLOTS, SEQUENCES, header!("steps.cuh")];
 
 pub(super) static SCAN: Program<Params> =
     Program::new("simplified_scan", &[COMMON, DISCRETIZATION], include_str!("scan.cu")).including(&STEPS);
@@ -29,6 +29,7 @@ params! {
         delta_a: Strided,
         /// Bounds (sequence), or the sequence of a step (batch, step).
         sequences: Strided,
+        slots: Slots,
         /// (row, sequence, state): the states that a walk begins a sequence with, and those that it ends one with.
         before: Strided,
         after: Strided,
@@ -102,6 +103,7 @@ impl Call<'_, '_> {
         let (delta, delta_a) = (Some(p.delta), p.delta_a);
         let steady = |step: &Option<Step<'_>>| step.is_some_and(|step| step.is_constant());
         Config::default()
+            .with(&SlotTypes::of(&p.pool))
             .dtype("A", p.a.dtype())
             .dtype("DELTA", type_of(&delta))
             .dtype("DELTA_A", type_of(&delta_a))
@@ -129,6 +131,7 @@ impl Call<'_, '_> {
             delta: steps(&Some(p.delta)).0,
             delta_a: steps(&p.delta_a).0,
             sequences: Strided::of_option(&self.sequences),
+            slots: Slots::of(&p.pool),
             before: Strided::of_option(before),
             after: Strided::of_option(after),
             numbers: Address::new(places.numbers),

@@ -129,7 +129,14 @@ fn checked<'a>(device: Device, args: &Args<'a>, state: &ViewMut<'_>, y: &ViewMut
 }
 
 impl Step for Table {
-    fn update(&self, exec: &Exec, call: &Call<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    fn update(
+        &self,
+        exec: &Exec,
+        call: &Call<'_>,
+        state: &mut ViewMut<'_>,
+        y: &mut ViewMut<'_>,
+        _workspace: Option<ViewMut<'_>>,
+    ) -> Result<()> {
         update(exec, &Args::of_call(call), state, y)
     }
 

@@ -8,13 +8,14 @@ static_assert(given<int>(THREADS) && given_types<BEFORE, AFTER>());
 // Some columns of a head, by THREADS threads. The parameters have the states `before` and `after` a pass.
 DEVICE void hand_on(const Params& p, i64 batch, i64 head, i64 first, i64 end) {
   auto pass = [&](StateRow row) {
-    if (p.after.data == nullptr || !exists(p, row)) return;
+    const StateRow from = source_of(p, row), to = target_of(p, row);
+    if (p.after.data == nullptr || !exists(p, to)) return;
 #pragma unroll 1
     for (i64 column = first; column < end; column++)
 #pragma unroll 1
     for (i64 n = threadIdx.x; n < p.dstate; n += THREADS) {
-      const f32 v = p.before.data == nullptr ? 0.f : to_f32(*state_at<BEFORE>(p.before, row, head, column, n));
-      assign(*state_at<AFTER>(p.after, row, head, column, n), v);
+      const f32 v = p.before.data == nullptr || !exists(p, from) ? 0.f : to_f32(*state_at<BEFORE>(p.before, from, head, column, n));
+      assign(*state_at<AFTER>(p.after, to, head, column, n), v);
     }
   };
   if constexpr (SEQUENCES == Sequences::Bounds) {

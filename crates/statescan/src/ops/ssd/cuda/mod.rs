@@ -19,7 +19,7 @@ pub(super) use walk::{forward, workspace_len};
 use super::Problem;
 use crate::cuda::{Config, Header, Numbers, StepTypes, Stream, Strided, header, params};
 use crate::error::{Error, Result};
-use crate::ops::on_cuda::{States, dtype, single_only, width};
+use crate::ops::on_cuda::{SlotTypes, Slots, States, dtype, single_only, width};
 use crate::tensor::{DType, RawViewMut, View};
 use portable::plan::{Math, Shape, Tiles};
 
@@ -70,6 +70,7 @@ params! {
         skip: Strided,
         /// Bounds (sequence), or the sequence of a step (batch, step).
         sequences: Strided,
+        slots: Slots,
         batch: i64,
         seqlen: i64,
         heads: i64,
@@ -154,6 +155,7 @@ impl<'p, 'a> Call<'p, 'a> {
         let step_size = StepTypes::of(&p.dt, &p.dt_bias, &p.dt_a, p.step_size);
         Config::default()
             .with(&step_size)
+            .with(&SlotTypes::of(&p.pool))
             .dtype("X", p.x.dtype())
             .dtype("Z", dtype(&p.z))
             .dtype("B", p.b.dtype())
@@ -186,6 +188,7 @@ impl<'p, 'a> Call<'p, 'a> {
             // a skip of heads has one number for all columns
             skip: Strided::of_option(&p.d),
             sequences: Strided::of_option(&self.sequences),
+            slots: Slots::of(&p.pool),
             batch: p.batch as i64,
             seqlen: p.seqlen as i64,
             heads: p.nheads as i64,

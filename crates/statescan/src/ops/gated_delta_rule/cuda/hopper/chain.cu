@@ -199,8 +199,9 @@ struct Chain {
   DEVICE void keep_state() const {
     Sums<KEYS> s;
     FragmentA state[KEYS / 16];
+    const StateRow from = source_of(p, w.piece.state), to = target_of(p, w.piece.state);
     each_number(s, [&](f32& v, int n, int column) {
-      v = HAS_INITIAL ? to_f32(*state_at<INITIAL>(p.before, w.piece.state, w.head, n, column)) : 0.f;
+      v = HAS_INITIAL && !is_nowhere(from) ? to_f32(*state_at<INITIAL>(p.before, from, w.head, n, column)) : 0.f;
     });
     as_factors(state, s);
     Turn<STAGES> turn;
@@ -268,8 +269,7 @@ struct Chain {
       warp_arrive(empty);
       as_factors(state, s);
     }
-    if constexpr (HAS_FINAL)
-      each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, w.piece.state, w.head, n, column), v); });
+    if (HAS_FINAL && !is_nowhere(to)) each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, to, w.head, n, column), v); });
   }
 
   // As `keep` of hopper.cuh, without its chain of instructions: stores that never happen use the factors.

@@ -2,8 +2,8 @@
 
 use super::{Call, GATES, INPUTS, Inputs};
 use crate::cuda::{
-    Address, BLOCKS, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, STEP_SIZE,
-    Strided, Swizzle, TensorMap, Tiling, header, neighbours, params,
+    Address, BLOCKS, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, SLOTS,
+    STEP_SIZE, Strided, Swizzle, TensorMap, Tiling, header, neighbours, params,
 };
 use crate::error::Result;
 use crate::ops::gated_delta_rule::Targets;
@@ -17,10 +17,10 @@ const UNIT: Header = header!("unit.cuh");
 
 pub(super) static UNITS: Program<Params> =
     Program::new("gated_delta_rule_units", &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER], include_str!("units.cu"))
-        .including(&[SEQUENCES, GATES, INPUTS, UNIT]);
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT]);
 pub(super) static CHAIN: Program<Params> =
     Program::new("gated_delta_rule_chain", &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER], include_str!("chain.cu"))
-        .including(&[SEQUENCES, GATES, INPUTS, UNIT]);
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT]);
 
 params! {
     /// Parameters of both kernels.

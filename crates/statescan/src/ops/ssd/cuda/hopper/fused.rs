@@ -5,8 +5,8 @@ use super::packed::{self, Packed, SPAN};
 use super::walk::{self, ALIGNMENT, COLUMNS, MOST_STATES, TILE};
 use super::{PACKED, TOOLS};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, SharedMemory, Stream, Strided,
-    TensorMap, Tiling, header, params,
+    Address, COMMON, Config, HOPPER, Launch, MMA, Numbers, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, SharedMemory, Stream,
+    Strided, TensorMap, Tiling, header, params,
 };
 use crate::error::Result;
 use crate::ops::on_cuda::type_of;
@@ -19,6 +19,7 @@ use crate::tensor::{DType, RawViewMut, View};
 
 pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
     Program::new("ssd_fused", &[COMMON, STEP_SIZE, MMA, HOPPER], include_str!("fused.cu")).including(&[
+        SLOTS,
         SEQUENCES,
         INPUTS,
         PACKED,

@@ -1,13 +1,13 @@
 //! States of packed sequences without steps, handed on before the walk on Hopper, which does not see them.
 
-use crate::cuda::{COMMON, Config, Launch, Program, Queue, SEQUENCES, STEP_SIZE, params};
+use crate::cuda::{COMMON, Config, Launch, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, params};
 use crate::error::Result;
 use crate::ops::on_cuda::type_of;
 use crate::ops::ssd::cuda::{Call, HAND_ON, INPUTS, Inputs, States, TOO_MANY};
 use crate::tensor::{DType, RawViewMut, View};
 
 pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
-    Program::new("ssd_hand_on", &[COMMON, STEP_SIZE], include_str!("hand_on.cu")).including(&[SEQUENCES, INPUTS, HAND_ON]);
+    Program::new("ssd_hand_on", &[COMMON, STEP_SIZE], include_str!("hand_on.cu")).including(&[SLOTS, SEQUENCES, INPUTS, HAND_ON]);
 
 params! {
     /// Parameters of `ssd_hand_on`.

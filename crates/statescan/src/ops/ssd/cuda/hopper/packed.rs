@@ -2,7 +2,7 @@
 //! kernels for rows take each as a row of its own. Where there are more parts than blocks, a block takes several, one after another.
 
 use super::PACKED;
-use crate::cuda::{Address, COMMON, Config, Launch, Program, Queue, SEQUENCES, STEP_SIZE, params};
+use crate::cuda::{Address, COMMON, Config, Launch, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, params};
 use crate::error::Result;
 use crate::ops::sequences::Sequences;
 use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, TOO_MANY};
@@ -10,7 +10,8 @@ use crate::ops::ssd::problem::Problem;
 use core::ffi::c_void;
 
 pub(in crate::ops::ssd::cuda) static FIND: Program<Params> =
-    Program::new("ssd_sequences", &[COMMON, STEP_SIZE], include_str!("sequences.cu")).including(&[SEQUENCES, INPUTS, PACKED]);
+    Program::new("ssd_sequences", &[COMMON, STEP_SIZE], include_str!("sequences.cu"))
+        .including(&[SLOTS, SEQUENCES, INPUTS, PACKED]);
 
 params! {
     /// Where the sequences of rows stand, and tensor maps of their ends.

@@ -36,10 +36,17 @@ struct Walker {
       if (part == 0 && i < COLUMNS) skips[place] = column() + i < p.headdim ? to_f32(*at<SKIP>(p.skip, head(), column() + i)) : 0.f;
       meet_unit();
     }
-    if (TWO_PHASE ? PASS == Pass::Rest : w.segment == 0) state.read<BEFORE>(p, w.state_row(p, true), head(), column());
+    if (TWO_PHASE ? PASS == Pass::Rest : w.segment == 0) begin();
     if constexpr (PASS == Pass::Rest) state.enter(p, w, head(), column() / COLUMNS);
   }
 
+  // The state before the row.
+  DEVICE void begin() {
+    const int tile = column() / COLUMNS;
+    if (POOLED && PASS == Pass::Rest && w.segments > 1) return state.take(p, w, head(), tile);
+    state.read<BEFORE>(p, w.state_row(p, true), head(), column());
+    if constexpr (POOLED && PASS == Pass::Ends) state.keep(p, w, head(), tile);
+  }
   // where a block has a single unit, `Work` has them, and spares registers
   DEVICE int head() const { return UNITS == 1 ? w.first_head : own_head; }
   DEVICE int column() const { return UNITS == 1 ? w.first_column : own_column; }

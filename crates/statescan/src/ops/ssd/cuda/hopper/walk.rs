@@ -5,8 +5,8 @@ use super::hand_on;
 use super::packed::{self, Packed, SPAN};
 use super::{PACKED, TOOLS};
 use crate::cuda::{
-    Address, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, SharedMemory, Stream,
-    Strided, Swizzle, TensorMap, Tiling, header, params,
+    Address, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, SharedMemory,
+    Stream, Strided, Swizzle, TensorMap, Tiling, header, params,
 };
 use crate::error::Result;
 use crate::ops::on_cuda::{Pass, type_of};
@@ -18,6 +18,7 @@ use crate::tensor::{DType, RawViewMut, View};
 
 pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
     Program::new("ssd_hopper", &[COMMON, STEP_SIZE, MMA, HOPPER], include_str!("walk.cu")).including(&[
+        SLOTS,
         SEQUENCES,
         INPUTS,
         PACKED,
@@ -29,6 +30,7 @@ pub(in crate::ops::ssd::cuda) static KERNEL: Program<Params> =
 
 pub(in crate::ops::ssd::cuda) static ENDS: Program<Params> =
     Program::new("ssd_ends", &[COMMON, STEP_SIZE, MMA, HOPPER], include_str!("ends.cu")).including(&[
+        SLOTS,
         SEQUENCES,
         INPUTS,
         PACKED,
@@ -103,6 +105,11 @@ pub(in crate::ops::ssd::cuda) struct Plan {
     pub packed: Option<packed::Plan>,
 }
 
+/// Places for what segments leave; of a call with a pool also for what their rows begin with.
+fn places(p: &Problem<'_>, segments: usize) -> usize {
+    if p.pool.is_some() { 2 * segments } else { segments }
+}
+
 impl Plan {
     /// A plan for sizes, types and options that this kernel has; layouts are looked at where tensor maps are made.
     pub fn new(p: &Problem<'_>, numbers: Numbers) -> Option<Plan> {
@@ -156,7 +163,7 @@ impl Plan {
         let ends = match self.segments {
             1 => 0,
             // four elements more, as the caller's memory may begin inside a unit of 16 bytes
-            segments => segments * p.batch * p.nheads * self.column_tiles * (COLUMNS * self.states + 1) + 4,
+            segments => places(p, segments) * p.batch * p.nheads * self.column_tiles * (COLUMNS * self.states + 1) + 4,
         };
         self.packed.map_or(0, |packed| packed.len(self.blocks * self.rows())) + ends
     }
@@ -362,7 +369,7 @@ impl Route {
         let [x_map, z_map, y_map, b_map, c_map] = encode(stream, &rest)?;
         let [slot_map] = encode(stream, &[slots.map(|slots| slots.at(addresses.slots))])?;
         let (packed, ends) = plan.places(addresses.workspace.unwrap_or(0));
-        let len = plan.segments * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
+        let len = places(p, plan.segments) * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
         Ok(Params {
             inputs: walk.call.inputs(SPAN, plan.column_tiles),
             x_map,

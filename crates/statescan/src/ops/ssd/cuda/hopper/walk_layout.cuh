@@ -131,7 +131,7 @@ struct Work {
   // where the states lie that the walk enters the row with, or leaves it with
   DEVICE StateRow state_row(const Params& p, bool enters) const {
     if constexpr (PACKED) return enters == FORWARDS ? row_before(p, batch, first) : row_after(p, batch, end);
-    return {batch, 0};
+    return enters ? source_of(p, {batch, 0}) : target_of(p, {batch, 0});
   }
   DEVICE int head(const Params& p, int k) const { return group * int(p.heads_per_group) + (unit + k) / int(p.column_tiles); }
   DEVICE int column(const Params& p, int k) const { return (unit + k) % int(p.column_tiles) * COLUMNS; }

@@ -5,6 +5,15 @@
 static_assert(given<bool>(TWO_PHASE) && given_types<BEFORE, AFTER>());
 
 // The state of a walker, transposed: this thread has columns `row` and row + 8 of the unit.
+// Four numbers of a state. Where they are widened, a call keeps the compiler from having all of a thread's under way at once, for which there are no
+// registers: it would spill in the loop over time.
+template <typename E> __device__ __noinline__ float4 read_four(const E* place, i64 next, i64 below, int which) {
+  f32 v[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) v[i] = which >> i & 1 ? to_f32(place[(i & 1 ? next : 0) + (i & 2 ? below : 0)]) : 0.f;
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+
 struct State {
   Sums<OWN_STATES> sums;
   const int part;   // which part of the states
@@ -13,7 +22,7 @@ struct State {
 #pragma unroll
     for (int i = 0; i < OWN_STATES / 2; i++) sums.v[i] = 0.f;
   }
-  // job(number, its place) for numbers that a tensor of states has
+  // job(four numbers, the first one's place, how far the next state and the eighth next column are, which of them a tensor of states has)
   template <typename E, typename S, typename Job> DEVICE void each_number(const Params& p, const S& states, StateRow at, int head, int column, Job job) {
     const int lane = int(lane_here()), row = threadIdx.x % 128 / 32 * 16 + lane / 4, first = part * OWN_STATES + 2 * (lane % 4);
     // places are reached step by step: offsets of 64 bits for each would be most of the kernel's code
@@ -25,31 +34,54 @@ struct State {
     for (int i = 0; i < OWN_STATES / 2; i += 4) {
       f32* const v = sums.v + i;
       const bool one = 2 * i < left, two = 2 * i + 1 < left;
-      if (one && 0 < rows) job(v[0], place[0]);
-      if (two && 0 < rows) job(v[1], place[next]);
-      if (one && 8 < rows) job(v[2], place[below]);
-      if (two && 8 < rows) job(v[3], place[below + next]);
+      job(v, place, next, below, int(one && 0 < rows) + 2 * int(two && 0 < rows) + 4 * int(one && 8 < rows) + 8 * int(two && 8 < rows));
       place += 8 * next;
     }
   }
   template <typename E> DEVICE void read(const Params& p, StateRow row, int head, int column) {
-    if (p.before.data == nullptr || (PACKED && !exists(p, row))) return;
-    each_number<const E>(p, p.before, row, head, column, [&](f32& v, const E& from) { v = to_f32(from); });
+    if (p.before.data == nullptr || ((PACKED || POOLED) && !exists(p, row))) return;
+    // a number of half the width is zero before it is widened: a zero beside it would take registers that there are not
+    each_number<const E>(p, p.before, row, head, column, [&](f32* v, const E* place, i64 next, i64 below, int which) {
+      if constexpr (sizeof(E) < 4) {
+        const float4 four = read_four(place, next, below, which);
+        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          if (which >> i & 1) v[i] = to_f32(place[(i & 1 ? next : 0) + (i & 2 ? below : 0)]);
+      }
+    });
   }
   template <typename E> DEVICE void write(const Params& p, StateRow row, int head, int column, f32 scale) {
-    if (p.after.data == nullptr || (PACKED && !exists(p, row))) return;
-    each_number<E>(p, p.after, row, head, column, [&](f32& v, E& to) { assign(to, v * scale); });
+    if (p.after.data == nullptr || ((PACKED || POOLED) && !exists(p, row))) return;
+    each_number<E>(p, p.after, row, head, column, [&](f32* v, E* place, i64 next, i64 below, int which) {
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        if (which >> i & 1) assign(place[(i & 1 ? next : 0) + (i & 2 ? below : 0)], v[i] * scale);
+    });
   }
   // The end of a segment, as its threads hold it.
   DEVICE float4* end(const Params& p, i64 place) const {
     return reinterpret_cast<float4*>(p.ends + (place * PARTS + part) * (COLUMNS * OWN_STATES)) + threadIdx.x % 128;
   }
-  DEVICE void leave(const Params& p, const Work& w, int head, int tile, f32 scale) const {
-    float4* const to = end(p, end_of(p, w, w.segment, head, tile));
+  DEVICE void leave(const Params& p, const Work& w, int head, int tile, f32 scale) const { leave_at(p, end_of(p, w, w.segment, head, tile), scale); }
+  DEVICE void leave_at(const Params& p, i64 place, f32 scale) const {
+    float4* const to = end(p, place);
 #pragma unroll
     for (int i = 0; i < OWN_STATES / 8; i++) {
       const f32* const v = sums.v + 4 * i;
       to[i * 128] = make_float4(v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale);
+    }
+  }
+  // What a row in segments begins with, apart from the pool: the last segment writes there while the first one reads.
+  DEVICE void keep(const Params& p, const Work& w, int head, int tile) const { leave_at(p, end_of(p, w, int(p.segments), head, tile), 1.f); }
+  DEVICE void take(const Params& p, const Work& w, int head, int tile) {
+    const float4* const from = end(p, end_of(p, w, int(p.segments), head, tile));
+#pragma unroll
+    for (int i = 0; i < OWN_STATES / 8; i++) {
+      f32* const v = sums.v + 4 * i;
+      const float4 some = from[i * 128];
+      v[0] = some.x, v[1] = some.y, v[2] = some.z, v[3] = some.w;
     }
   }
   // The state after all segments before this one.

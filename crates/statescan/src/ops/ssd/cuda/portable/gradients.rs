@@ -2,7 +2,9 @@
 
 use super::TILES;
 use super::plan::{Kind, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, params};
+use crate::cuda::{
+    Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Strided, params,
+};
 use crate::error::Result;
 use crate::ops::on_cuda::type_of;
 use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, States, TOO_MANY, width_of};
@@ -12,7 +14,7 @@ use core::ffi::c_void;
 
 pub(in crate::ops::ssd::cuda) static GRADIENTS: Program<Params> =
     Program::new("ssd_gradients", &[COMMON, STEP_SIZE, MMA, BLOCKS], include_str!("gradients.cu"))
-        .including(&[SEQUENCES, INPUTS, TILES]);
+        .including(&[SLOTS, SEQUENCES, INPUTS, TILES]);
 
 params! {
     /// Parameters of `ssd_gradients`.

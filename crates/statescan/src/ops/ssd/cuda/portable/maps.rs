@@ -2,7 +2,9 @@
 
 use super::TILES;
 use super::plan::{Kind, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, params};
+use crate::cuda::{
+    Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Strided, params,
+};
 use crate::error::Result;
 use crate::ops::ssd::Sources;
 use crate::ops::ssd::cuda::{Call, INPUTS, Inputs, States, TOO_MANY};
@@ -11,7 +13,8 @@ use crate::tensor::RawViewMut;
 use core::ffi::c_void;
 
 pub(in crate::ops::ssd::cuda) static MAPS: Program<Params> =
-    Program::new("ssd_maps", &[COMMON, STEP_SIZE, MMA, BLOCKS], include_str!("maps.cu")).including(&[SEQUENCES, INPUTS, TILES]);
+    Program::new("ssd_maps", &[COMMON, STEP_SIZE, MMA, BLOCKS], include_str!("maps.cu"))
+        .including(&[SLOTS, SEQUENCES, INPUTS, TILES]);
 
 params! {
     /// Parameters of `ssd_maps`.

@@ -2,7 +2,9 @@
 
 use super::TILES;
 use super::plan::{Cut, Kind, Math, Tiles};
-use crate::cuda::{Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, STEP_SIZE, Strided, params};
+use crate::cuda::{
+    Address, BLOCKS, COMMON, Config, Launch, MMA, Numbers, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Strided, params,
+};
 use crate::error::Result;
 use crate::ops::on_cuda::{Pass, type_of};
 use crate::ops::ssd::cuda::walk::{Addresses, Direction, Output, Walk};
@@ -13,7 +15,7 @@ use core::ffi::c_void;
 
 pub(in crate::ops::ssd::cuda) static WALK: Program<Params> =
     Program::new("ssd_walk", &[COMMON, STEP_SIZE, MMA, BLOCKS], include_str!("walk.cu"))
-        .including(&[SEQUENCES, INPUTS, TILES, HAND_ON]);
+        .including(&[SLOTS, SEQUENCES, INPUTS, TILES, HAND_ON]);
 
 params! {
     /// Parameters of `ssd_walk`.
@@ -54,7 +56,8 @@ impl Route {
         // whichever results are asked for: the workspace does not depend on them
         let kind = Kind::Walk { output: true, state: true };
         let tiles = Tiles::new(&shape, &[kind], hardware.numbers).ok_or(TOO_LARGE)?;
-        let cut = Cut::new(&shape, &tiles, kind, hardware.numbers);
+        // a segment would write a slot while another one reads it
+        let cut = Cut::new(&shape, &tiles, kind, hardware.numbers).filter(|_| walk.call.problem.pool.is_none());
         Ok(Route { tiles, cut, numbers: hardware.numbers })
     }
 

@@ -1,0 +1,350 @@
+//! Pools of states, as servers keep them: a call reads the state of a sequence from one slot and leaves it in another one, in place.
+//!
+//! A **pooled** operation is an operation whose states lie in a pool, (slots, ..): `read_indices` and `write_indices`, (sequences,), say which slot a
+//! sequence (of `cu_seqlens`, or else a row of the batch) starts from and which one it leaves its state in. A negative number stands for zeros, or for
+//! nothing that is written; slots that no sequence writes stay as they are. Several sequences may start from one slot, as those of a shared prefix do,
+//! but none from a slot that another sequence of the call writes, and no two write one slot. There are no gradients.
+//!
+//! The host checks slots that lie in its memory. On CUDA only the device reads them: a number that is no slot counts as negative, and two sequences with
+//! one slot give wrong results.
+
+use super::call::{Call, Written};
+use super::check::{Checker, Kind, state_rows};
+use super::checked::States;
+use super::normal::Normal;
+use super::op::{Op, Step};
+use super::operation::Operation;
+use super::prepared::Prepared;
+use super::sequences::{Segments, StateRow};
+use super::signature::{Argument, Role, Saved, Signature, index};
+use crate::error::{Error, Result};
+use crate::exec::Exec;
+use crate::tensor::{Dense, Device, Shape, View, ViewMut};
+use std::collections::HashMap;
+
+/// The name of a pool in errors and calls.
+const STATE_POOL: &str = "state_pool";
+/// The slots that sequences start from.
+const READ: Argument = index(&["S"]).field("read_indices", "").required();
+/// The slots that sequences leave their states in.
+const WRITE: Argument = index(&["S"]).field("write_indices", "").required();
+
+/// An operation's arguments, and behind them the slots of sequences.
+pub(crate) const fn with_slots<const N: usize>(arguments: &[Argument]) -> [Argument; N] {
+    let (mut all, mut at) = ([READ; N], 0);
+    while at < arguments.len() {
+        all[at] = arguments[at];
+        at += 1;
+    }
+    all[at + 1] = WRITE;
+    all
+}
+
+/// A pool as an argument.
+pub(crate) const fn state_pool(layouts: &'static [&'static str]) -> Argument {
+    super::signature::state(layouts).field(STATE_POOL, "")
+}
+
+/// An operation as data, with states in a pool. The pool is updated in place; the first result alone is left.
+pub(crate) const fn pooled(
+    of: &'static Signature,
+    name: &'static str,
+    pool: &'static Argument,
+    arguments: &'static [Argument],
+) -> Signature {
+    Signature {
+        name,
+        about: "the operation of this name with states in a pool, which is updated in place",
+        arguments,
+        results: of.results.split_at(1).0,
+        in_place: Some(pool),
+        saved: Saved::Nothing,
+        decay: None,
+        differentiable: false,
+        ..*of
+    }
+    .resolved()
+}
+
+/// The arguments of an operation that has a form with a pool.
+pub trait InPool {
+    /// The call by position of that form, without the pool and its slots.
+    fn in_pool(&self) -> Call<'_>;
+}
+
+/// A pool of states, and the slots that the sequences of a call have in it.
+///
+/// ```
+/// use statescan::ops::{pool::StatePool, ssd};
+/// use statescan::{Exec, Tensor, View, DType};
+///
+/// let exec = Exec::cpu(1);
+/// let (x, dt, map, a) = ([1f32; 2 * 3 * 4], [0.5f32; 2 * 3], [1f32; 2 * 3 * 2], [-1f32]);
+/// let map = View::new(&map, &[2, 3, 2])?;
+/// let args = ssd::Args::new(View::new(&x, &[2, 3, 1, 4])?, View::new(&dt, &[2, 3, 1])?, View::new(&a, &[1])?, map, map);
+/// // five slots: the first row starts from zeros and leaves its state in slot 3, the second one stays in slot 1
+/// let mut states = Tensor::zeros(&exec, DType::F32, &[5, 1, 4, 2])?;
+/// let (read, write) = ([-1i32, 1], [3i32, 1]);
+/// let mut pool = StatePool { states: states.view_mut(), read_indices: View::new(&read, &[2])?, write_indices: View::new(&write, &[2])? };
+/// let mut y = Tensor::zeros(&exec, DType::F32, &[2, 3, 1, 4])?;
+/// pool.forward(&exec, &args, y.view_mut(), None)?;
+/// let states = states.to_vec::<f32>()?;
+/// assert!(states[3 * 8] > 0.0 && states[3 * 8] == states[8] && states[0] == 0.0);
+/// # Ok::<(), statescan::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct StatePool<'a> {
+    /// The states, (slots, ..), which change.
+    pub states: ViewMut<'a>,
+    /// The slot that each sequence starts from (i32 or i64); negative for zeros.
+    pub read_indices: View<'a>,
+    /// The slot that each sequence leaves its state in (i32 or i64); negative for none.
+    pub write_indices: View<'a>,
+}
+
+impl StatePool<'_> {
+    /// Computes `y` and changes the pool. On CUDA a `workspace` of [`StatePool::workspace_len`] elements is dense, and needed by some operations.
+    ///
+    /// # Errors
+    /// Those of the operation; [`Error::Index`] for slots that do not exist, are written twice, or are written by one sequence and read by another; a pool or
+    /// slots of another shape, type or device; [`Error::Presence`] beside an initial state or `seq_idx`. Nothing is written then.
+    pub fn forward(&mut self, exec: &Exec, args: &impl InPool, y: ViewMut<'_>, workspace: Option<ViewMut<'_>>) -> Result<()> {
+        let call = with_pool(args, self.read_indices, self.write_indices);
+        let mut out = Written { state: Some(self.states.reborrow()), workspace, ..Written::default() };
+        out.views[0] = Some(y);
+        operation(&call).forward(exec, &call, &mut out)
+    }
+
+    /// Number of `f32` elements of a workspace, none on the CPU.
+    ///
+    /// # Errors
+    /// As [`StatePool::forward`].
+    pub fn workspace_len(&self, exec: &Exec, args: &impl InPool) -> Result<usize> {
+        let mut call = with_pool(args, self.read_indices, self.write_indices);
+        call.state = Some(self.states.as_view());
+        operation(&call).workspace_len(exec, &call)
+    }
+}
+
+/// A call with its slots.
+fn with_pool<'a>(args: &'a impl InPool, read: View<'a>, write: View<'a>) -> Call<'a> {
+    let mut call = args.in_pool();
+    let len = call.signature.arguments.len();
+    (call.views[len - 2], call.views[len - 1]) = (Some(read), Some(write));
+    call
+}
+
+fn operation(call: &Call<'_>) -> &'static Operation {
+    Operation::find(call.signature.name).expect("the signature is an operation's")
+}
+
+/// A pool that a call reads, and where its sequences lie in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pool<'a> {
+    pub states: View<'a>,
+    pub read: View<'a>,
+    pub write: View<'a>,
+}
+
+impl<'a> Pool<'a> {
+    pub(crate) fn slots(&self) -> usize {
+        self.states.shape()[0]
+    }
+
+    /// What a key has to know of it besides: a pool in place is written, too.
+    pub(crate) fn views(&self) -> [&View<'a>; 2] {
+        [&self.read, &self.write]
+    }
+
+    /// What is written has to be apart from the indices.
+    pub(crate) fn slots_are_read<'c>(&'c self, checker: &mut Checker<'c>) {
+        checker.reads(READ.field, &self.read);
+        checker.reads(WRITE.field, &self.write);
+    }
+
+    /// Refuses another shape of the indices, another device.
+    fn check(&self, op: &'static str, device: Device, own: &[usize], rows: usize) -> Result<()> {
+        if self.states.rank() == 0 {
+            let (expected, got) = ("(slots, ..)".into(), self.states.shape());
+            return Err(Error::Rank { op, argument: STATE_POOL, expected, got, help: String::new() });
+        }
+        let mut checker = Checker::new(op, device);
+        checker.read(STATE_POOL, &self.states, Kind::Float, &Shape::concat(&[&[self.slots()], own]))?;
+        for (argument, view) in [(READ.field, &self.read), (WRITE.field, &self.write)] {
+            checker.read(argument, view, Kind::Index, &[rows])?;
+        }
+        Ok(())
+    }
+
+    /// Puts slots in the place of the states of rows, where the host can read them.
+    fn place(&self, op: &'static str, segments: &mut Segments, rows: usize) -> Result<()> {
+        let slots = self.slots();
+        let write = state_rows(op, WRITE.field, Some(&self.write), rows, slots)?;
+        let writers: HashMap<_, _> = write.iter().enumerate().filter_map(|(row, slot)| Some(((*slot)?, row))).collect();
+        let mut read = Vec::with_capacity(rows);
+        for (position, got) in self.read.to_indices().into_iter().enumerate() {
+            let slot = usize::try_from(got).ok();
+            if slot.is_some_and(|slot| slot >= slots) {
+                let (expected, bound) = ("less than the number of slots,", slots as i64);
+                return Err(Error::Index { op, argument: READ.field, position, expected, bound, got });
+            }
+            let writer = slot.and_then(|slot| writers.get(&slot)).filter(|writer| **writer != position);
+            if let Some(&other) = writer {
+                let (expected, bound) = ("a slot that no other sequence writes, as does the one at position", other as i64);
+                return Err(Error::Index { op, argument: READ.field, position, expected, bound, got });
+            }
+            read.push(slot);
+        }
+        let slot = |slots: &[Option<usize>], place: Option<StateRow>| Some((slots[place?.0]?, 0));
+        for segment in &mut segments.list {
+            segment.initial = slot(&read, segment.initial);
+            segment.last = slot(&write, segment.last);
+        }
+        Ok(())
+    }
+}
+
+/// Where the states of a call lie, once its time is divided.
+#[derive(Debug)]
+pub(crate) struct Placed<'a> {
+    /// In the direction of the scan.
+    pub segments: Segments,
+    /// The shape of a state tensor as the caller has it.
+    pub shape: Shape,
+    pub normal: Normal,
+    /// The states that are read, in normal form.
+    pub initial: Option<View<'a>>,
+    pub pool: Option<Pool<'a>>,
+}
+
+impl Segments {
+    /// The shape of states whose trailing axes are `own`, checks of those that are read, and segments in the direction of the scan: `reverse` is the
+    /// length of a reversed time axis.
+    pub(crate) fn placed<'a>(
+        self,
+        (checker, device): (&Checker<'_>, Device),
+        (signature, views): (&'static Signature, &[Option<&View<'a>>]),
+        own: &[usize],
+        reverse: Option<usize>,
+        states: States<'a>,
+    ) -> Result<Placed<'a>> {
+        let (op, rows) = (checker.op(), self.rows());
+        let initial =
+            signature.arguments.iter().zip(views).find_map(|(argument, view)| view.filter(|_| argument.role == Role::State));
+        let (shape, initial) = match states.pool {
+            None => (self.state_shape(own), initial.copied()),
+            Some(pool) => {
+                pool.check(op, device, own, rows)?;
+                (pool.states.shape(), Some(pool.states))
+            }
+        };
+        if states.pool.is_none() {
+            checker.bind_state(signature, views, &shape)?;
+        }
+        let normal = Normal::new(reverse.is_some(), &self);
+        let mut segments = match reverse {
+            Some(seqlen) => self.reversed(seqlen),
+            None => self,
+        };
+        if let Some(pool) = states.pool.filter(|_| device == Device::Cpu) {
+            pool.place(op, &mut segments, rows)?;
+        }
+        Ok(Placed { segments, shape, normal, initial: initial.map(|view| normal.state(view)), pool: states.pool })
+    }
+}
+
+/// The operation of a table whose states lie in a pool.
+pub(crate) struct Pooled {
+    pub op: &'static dyn Op,
+    pub signature: &'static Signature,
+}
+
+impl Pooled {
+    /// The call of the operation itself, and the pool.
+    fn split<'a>(&self, call: &Call<'a>, states: View<'a>) -> Result<(Call<'a>, Pool<'a>)> {
+        let (op, mut own, len) = (self.signature.name, *call, self.signature.arguments.len());
+        own.signature = self.signature;
+        own.views[len..].fill(None);
+        let excluded = |argument: &Argument| argument.role == Role::State || argument.field == "seq_idx";
+        if let Some((argument, _)) =
+            self.signature.arguments.iter().zip(&own.views).find(|(a, view)| excluded(a) && view.is_some())
+        {
+            let expected = "excludes `state_pool`: slots belong to rows, or to the sequences of `cu_seqlens`";
+            return Err(Error::Presence { op, argument: argument.field, expected });
+        }
+        let there = |at: usize| call.views[len + at].expect("the presence of arguments is checked before");
+        Ok((own, Pool { states, read: there(0), write: there(1) }))
+    }
+
+    fn prepare<'a>(&self, exec: &'a Exec, call: &Call<'a>, states: View<'a>) -> Result<Prepared<'a>> {
+        let (own, pool) = self.split(call, states)?;
+        Prepared::new(self.op, exec, own, States { pool: Some(pool), ..States::default() })
+    }
+
+    /// The number of the result that is a state.
+    fn state(&self) -> usize {
+        self.signature.results.iter().position(|output| output.like.is_none()).expect("a scan has a state")
+    }
+}
+
+impl Step for Pooled {
+    fn update(
+        &self,
+        exec: &Exec,
+        call: &Call<'_>,
+        state: &mut ViewMut<'_>,
+        y: &mut ViewMut<'_>,
+        workspace: Option<ViewMut<'_>>,
+    ) -> Result<()> {
+        // kernels read what a sequence starts from before they write what it leaves, both through pointers
+        let pool = state.raw();
+        let prepared = self.prepare(exec, call, pool.as_read())?;
+        let mut out = Written { workspace, ..Written::default() };
+        (out.views[0], out.views[self.state()]) = (Some(y.reborrow()), Some(state.reborrow()));
+        prepared.write(&mut out)
+    }
+
+    fn workspace_len(&self, exec: &Exec, call: &Call<'_>, state: &View<'_>) -> Result<usize> {
+        self.prepare(exec, call, *state)?.workspace_len()
+    }
+
+    fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, _y: &ViewMut<'_>) -> Result<()> {
+        let (own, pool) = self.split(call, state.as_view())?;
+        self.op.problem(&own, state.as_view().device(), States { pool: Some(pool), ..States::default() }).map(drop)
+    }
+
+    /// States are gathered, and scattered again: a pool changes nothing else.
+    fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {
+        let (mut own, pool) = self.split(call, *state)?;
+        let mut states = Dense::from_view(state);
+        let each = states.shape()[1..].iter().product::<usize>();
+        let (read, write) = (pool.read.to_indices(), pool.write.to_indices());
+        let mut before = Dense::zeros(&Shape::concat(&[&[read.len()], &state.shape()[1..]]))?;
+        for (row, slot) in read.iter().enumerate().filter_map(|(row, slot)| Some((row, usize::try_from(*slot).ok()?))) {
+            before.data_mut()[row * each..][..each].copy_from_slice(&states.data()[slot * each..][..each]);
+        }
+        let initial =
+            self.signature.arguments.iter().position(|argument| argument.role == Role::State).expect("a scan has a state");
+        own.views[initial] = Some(if state.dtype().is_complex() { before.view() } else { before.real_view() });
+        let mut results = self.op.reference(&own)?;
+        let after = results.swap_remove(self.state());
+        for (row, slot) in write.iter().enumerate().filter_map(|(row, slot)| Some((row, usize::try_from(*slot).ok()?))) {
+            states.data_mut()[slot * each..][..each].copy_from_slice(&after.data()[row * each..][..each]);
+        }
+        Ok([results.swap_remove(0), states])
+    }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) mod testing {
+    use super::{Pool, States};
+    use crate::cuda::testing::tensor;
+    use crate::tensor::DType;
+
+    /// A pool on a device for so many rows or sequences, whose states have these sizes.
+    pub(crate) fn pool(dtype: DType, rows: usize, own: &[usize]) -> States<'static> {
+        let states = tensor(dtype, &[&[2 * rows], own].concat());
+        let (read, write) = (tensor(DType::I32, &[rows]), tensor(DType::I64, &[rows]));
+        States { pool: Some(Pool { states, read, write }), ..States::default() }
+    }
+}
