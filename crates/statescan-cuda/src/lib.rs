@@ -50,6 +50,10 @@
 //! lines which constants of the configuration it needs, for the compiler to check: `static_assert(given<int>(THREADS, STEPS) && given_types<X, Y>());` fails with
 //! the name of what is missing, or has another type. `testing::Suite` looks for constants that a header uses and does not name there.
 //!
+//! # Device functions
+//!
+#![doc = include_str!("device_functions.md")]
+//!
 //! # Streams
 //!
 //! A [`Stream`] is of the device's primary context, so that pointers and streams of other libraries in the process are valid. A launch allocates nothing,

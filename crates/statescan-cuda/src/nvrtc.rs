@@ -67,7 +67,8 @@ pub fn compile(kernel: &'static str, source: &Source, architecture: &str, extra:
     };
     // SAFETY: every pointer is to memory that outlives the call, sized as the library says.
     unsafe {
-        let (name, count) = (c"statescan.cu", texts.len() as c_int);
+        // the compiler's last line names the program; errors name the file that they are in
+        let (name, count) = (string(&format!("{kernel}.cu"))?, texts.len() as c_int);
         check(sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), name.as_ptr(), count, texts.as_ptr(), names.as_ptr()))?;
         let status = sys::nvrtcCompileProgram(program.0, options.len() as c_int, options.as_ptr());
         let mut size = 0;

@@ -109,3 +109,27 @@ impl<P: Parameter> Program<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCKS, COMMON, HOPPER, MMA};
+
+    /// The functions of a header, by the lines that define them.
+    fn functions(text: &str) -> impl Iterator<Item = &str> {
+        let defines = |line: &&str| !line.starts_with([' ', '#', '/']) && line.contains("DEVICE ") && !line.contains("operator");
+        text.lines().filter(defines).filter_map(|line| {
+            let head = line.split_once("DEVICE ")?.1.split_once('(')?.0;
+            head.rsplit([' ', '*', '&', '>']).next()
+        })
+    }
+
+    #[test]
+    fn the_table_has_every_device_function() {
+        let table = include_str!("device_functions.md");
+        let words: Vec<&str> = table.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+        for header in [COMMON, MMA, BLOCKS, HOPPER] {
+            let missing: Vec<_> = functions(header.text).filter(|name| !words.contains(name)).collect();
+            assert!(functions(header.text).count() > 10 && missing.is_empty(), "{}: {missing:?}", header.name);
+        }
+    }
+}

@@ -2,22 +2,21 @@
 //! under them, the causal convolution in front of them, and their one-step updates for decoding.
 //!
 //! ```
-//! use statescan::ops::selective_scan::{self, Args, Outputs};
-//! use statescan::{Exec, View, ViewMut};
+//! use statescan::ops::selective_scan::{self, Args, Cotangents};
+//! use statescan::{Exec, Tensor};
 //!
+//! let exec = Exec::cpu(0); // on a GPU, with the feature `cuda`: Exec::cuda(0)?
+//! let filled = |shape: &[usize], value: f32| Tensor::from_slice(&exec, &vec![value; shape.iter().product()], shape);
 //! let (batch, dim, seqlen, dstate) = (1, 4, 8, 2);
-//! let (x, dt, a) = (vec![1.0f32; 32], vec![0.1f32; 32], vec![-1.0f32; 8]);
-//! let (b, c, mut y) = (vec![0.5f32; 16], vec![0.5f32; 16], vec![0f32; 32]);
-//! let args = Args::new(
-//!     View::new(&x, &[batch, dim, seqlen])?,
-//!     View::new(&dt, &[batch, dim, seqlen])?,
-//!     View::new(&a, &[dim, dstate])?,
-//!     View::new(&b, &[batch, dstate, seqlen])?,
-//!     View::new(&c, &[batch, dstate, seqlen])?,
-//! );
-//! let mut out = Outputs::default().y(ViewMut::new(&mut y, &[batch, dim, seqlen])?);
-//! selective_scan::forward(&Exec::cpu(0), &args, &mut out)?;
-//! assert!((y[0] - 2.0 * 0.5 * 0.1 * 0.5).abs() < 1e-6);
+//! let (x, dt, a) = (filled(&[batch, dim, seqlen], 1.0)?, filled(&[batch, dim, seqlen], 0.1)?, filled(&[dim, dstate], -1.0)?);
+//! let (b, c) = (filled(&[batch, dstate, seqlen], 0.5)?, filled(&[batch, dstate, seqlen], 0.5)?);
+//!
+//! let args = Args::new(&x, &dt, &a, &b, &c);
+//! let results = selective_scan::run(&exec, &args)?;
+//! assert!((results.y.to_vec::<f32>()?[0] - 2.0 * 0.5 * 0.1 * 0.5).abs() < 1e-6);
+//! // the gradients of the sum of y
+//! let gradients = selective_scan::gradients(&exec, &args, &Cotangents::default().y(&filled(&[batch, dim, seqlen], 1.0)?))?;
+//! assert_eq!(gradients.a.shape()[..], [dim, dstate]);
 //! # Ok::<(), statescan::Error>(())
 //! ```
 //!
@@ -60,7 +59,7 @@
 //! of another library, [`Exec::cuda`] on a GPU, [`Exec::cuda_stream`] there on a stream of the caller's. Everything is checked before
 //! anything is written, and an [`Error`] names the operation and the argument. Results are bit-identical for any number of threads.
 //!
-//! A forward pass saves some states for the backward pass where it is given room for them, and a backward pass computes the gradients
+//! `run` and `gradients` make the tensors of their results; `forward` and `backward` write into memory that is there. Then a forward pass saves some states for the backward pass where it is given room for them, and a backward pass computes the gradients
 //! that it is given room for. Nothing is allocated on a GPU behind the caller's back; where an operation wants scratch memory there, it says
 //! how much. Here the room is in [`Tensor`]s, on the device of the executor, and in a [`tensor::Workspace`], which further calls may use:
 //!
@@ -75,20 +74,20 @@
 //! let (x, dt) = (filled(&[batch, dim, seqlen], 1.0)?, filled(&[batch, dim, seqlen], 0.1)?);
 //! let (b, c) = (filled(&[batch, dstate, seqlen], 0.5)?, filled(&[batch, dstate, seqlen], 0.5)?);
 //! let a = filled(&[dim, dstate], -1.0)?;
-//! let args = Args::new(x.view(), dt.view(), a.view(), b.view(), c.view());
+//! let args = Args::new(&x, &dt, &a, &b, &c);
 //!
 //! let mut y = Tensor::like(&exec, &x.view())?;
 //! let mut saved = Tensor::empty(&exec, DType::F32, &[selective_scan::checkpoints_len(&args)?])?;
-//! let mut out = Outputs::default().y(y.view_mut()).checkpoints(saved.view_mut());
+//! let mut out = Outputs::default().y(&mut y).checkpoints(&mut saved);
 //! selective_scan::forward(&exec, &args, &mut out)?;
 //!
 //! // the gradients of the sum of y, whose cotangent is one everywhere
 //! let ones = filled(&[batch, dim, seqlen], 1.0)?;
-//! let cotangents = Cotangents::default().y(ones.view());
+//! let cotangents = Cotangents::default().y(&ones);
 //! let (mut dx, mut da) = (Tensor::like(&exec, &x.view())?, Tensor::like(&exec, &a.view())?);
 //! let mut workspace = Workspace::default();
 //! let scratch = workspace.view_mut(&exec, selective_scan::backward_workspace_len(&exec, &args, true)?)?;
-//! let mut grads = Gradients::default().x(dx.view_mut()).a(da.view_mut()).workspace(scratch);
+//! let mut grads = Gradients::default().x(&mut dx).a(&mut da).workspace(scratch);
 //! selective_scan::backward(&exec, &args, Some(saved.view()), &cotangents, &mut grads)?;
 //!
 //! // the last input reaches the last output alone: twice C dt B

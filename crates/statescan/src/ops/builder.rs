@@ -1,6 +1,8 @@
 //! Structs of arguments and results whose fields have setters, so that one more field breaks nobody's code.
 
-/// What a setter takes: a value of the field's type, or for an optional field the value itself.
+use crate::tensor::{Tensor, View, ViewMut};
+
+/// What a setter takes: a value of the field's type, or for an optional field the value itself; for a view also a [`Tensor`].
 ///
 /// ```
 /// use statescan::ops::linear_scan::Args;
@@ -27,6 +29,24 @@ impl<T> IntoField<T> for T {
 impl<T> IntoField<Option<T>> for T {
     fn into_field(self) -> Option<T> {
         Some(self)
+    }
+}
+
+impl<'a> IntoField<View<'a>> for &'a Tensor {
+    fn into_field(self) -> View<'a> {
+        self.view()
+    }
+}
+
+impl<'a> IntoField<Option<View<'a>>> for &'a Tensor {
+    fn into_field(self) -> Option<View<'a>> {
+        Some(self.view())
+    }
+}
+
+impl<'a> IntoField<Option<ViewMut<'a>>> for &'a mut Tensor {
+    fn into_field(self) -> Option<ViewMut<'a>> {
+        Some(self.view_mut())
     }
 }
 

@@ -1,6 +1,10 @@
 //! The operations, one folder each: `mod.rs` (mathematics, the operation's table, public functions), `problem.rs` (arguments, checked once, in
 //! normal form), `reference.rs` (the float64 oracle), `cpu/` and `cuda/` (plans and kernels), `update/` (the one-step form, laid out alike).
 //!
+//! **What a reader calls** are the functions of these modules: `run` and `gradients` make their results, `forward` and `backward` write into memory that is
+//! there, `update` takes a step, and a [`pool::StatePool`] holds states as servers keep them. What takes any operation by its name or by position is in
+//! [`advanced`].
+//!
 //! **Calls.** An operation's `forward` and `backward` check their arguments and run. Its `prepare` checks them too, and gives a `Prepared` call, which
 //! says what results it has and how much memory it wants, and runs without another look at them; [`Operation::prepare`] does it by position.
 //!
@@ -10,8 +14,10 @@
 
 mod advice;
 pub(crate) mod builder;
+#[doc(hidden)]
 pub mod call;
 pub mod causal_conv1d;
+#[doc(hidden)]
 pub mod check;
 pub(crate) mod checked;
 pub mod discretization;
@@ -21,14 +27,17 @@ pub mod norm;
 pub(crate) mod normal;
 pub(crate) mod on_cuda;
 pub(crate) mod op;
+#[doc(hidden)]
 pub mod operation;
 pub(crate) mod oracle;
 pub mod pool;
 pub(crate) mod prepared;
+#[doc(hidden)]
 pub mod ranks;
 pub(crate) mod rules;
 pub mod selective_scan;
 pub(crate) mod sequences;
+#[doc(hidden)]
 pub mod signature;
 pub mod simplified_scan;
 pub mod ssd;
@@ -36,14 +45,26 @@ pub(crate) mod summary;
 pub(crate) mod table;
 
 pub use builder::IntoField;
+#[doc(hidden)]
 pub use call::{Call, Given, Written};
 pub use discretization::Discretization;
+#[doc(hidden)]
 pub use operation::Operation;
+#[doc(hidden)]
 pub use oracle::Scalar;
+#[doc(hidden)]
 pub use prepared::Prepared;
 pub use sequences::Sequences;
+#[doc(hidden)]
 pub use signature::Signature;
 pub use summary::Summary;
+
+/// Calls of any operation by its name, with arguments by position, and the tables that say what they are: what front ends, checks and kernels of one's own
+/// are built from. Minor versions may change it.
+pub mod advanced {
+    #[doc(inline)]
+    pub use super::{Call, Given, Operation, Prepared, Scalar, Signature, Written, call, check, operation, ranks, signature};
+}
 
 /// Steps between the states that forward passes save.
 pub const CHECKPOINT: usize = 64;

@@ -1,15 +1,16 @@
 //! Prepared calls: arguments that were checked once, with what has to be known before a pass runs. The typed functions of the operations, calls by
 //! position and Python go through them.
 
-use super::call::{Call, Given, PassKind, Planned, Written};
+use super::call::{Call, Given, PassKind, Planned, Written, carried};
 use super::checked::{Checked, Lengths, NO_STATES, States, other_form, states_of_gradients, states_of_results};
 use super::op::{Op, Place, Problem, TwoPhase, whole};
 use super::pool::Pool;
+use super::signature::Argument;
 use super::summary::Summary;
 use crate::cuda::{Key, Queue};
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::tensor::{Device, Shape, View, ViewMut};
+use crate::tensor::{Device, Shape, Tensor, View, ViewMut, Workspace};
 use core::marker::PhantomData;
 use core::ops::Deref;
 
@@ -297,6 +298,51 @@ pub(crate) fn backward<'g, T: Structs>(
     let (given, mut grads) = (T::given(saved, cotangents), grads.written());
     let states = states_of_gradients(call.signature, &given, &grads);
     Prepared::new(op, exec, call, states)?.differentiate(&given, &mut grads)
+}
+
+/// Computes the first results of a call, in tensors of their own.
+pub(crate) fn run<const N: usize>(op: &'static dyn Op, exec: &Exec, call: Call<'_>) -> Result<[Tensor; N]> {
+    let prepared = Prepared::new(op, exec, call, NO_STATES)?;
+    let made = (0..N).map(|at| Tensor::empty(exec, prepared.result(at).dtype, &prepared.result(at).shape));
+    let mut results = made.collect::<Result<Vec<_>>>()?;
+    let mut workspace = Workspace::default();
+    let mut out = Written { workspace: scratch(exec, &mut workspace, prepared.workspace_len()?)?, ..Written::default() };
+    out.views.iter_mut().zip(&mut results).for_each(|(view, result)| *view = Some(result.view_mut()));
+    prepared.write(&mut out)?;
+    Ok(results.try_into().expect("as many as were asked for"))
+}
+
+/// Computes the gradients of a call by what has some, in tensors of their own: none by what was not given.
+pub(crate) fn gradients<T: Structs>(
+    op: &'static dyn Op,
+    exec: &Exec,
+    call: Call<'_>,
+    cotangents: &T::Cotangents<'_>,
+) -> Result<Vec<Option<Tensor>>> {
+    let given = T::given(None, cotangents);
+    let prepared = Prepared::new(op, exec, call, states_of_gradients(call.signature, &given, &Written::default()))?;
+    let states_are_complex =
+        (0..call.signature.results.len()).any(|at| call.signature.results[at].like.is_none() && call.is_result_complex(at));
+    let like = |(argument, view): (&Argument, &Option<View<'_>>)| {
+        let dtype = |view: &View<'_>| match argument.carried_gradient && states_are_complex {
+            true => carried(view.dtype(), true),
+            false => view.dtype(),
+        };
+        view.as_ref().map(|view| Tensor::empty(exec, dtype(view), &view.shape())).transpose()
+    };
+    let differentiable = call.signature.arguments.iter().zip(&call.views).filter(|(argument, _)| argument.gradient);
+    let mut gradients = differentiable.map(like).collect::<Result<Vec<_>>>()?;
+    let mut workspace = Workspace::default();
+    let mut grads =
+        Written { workspace: scratch(exec, &mut workspace, prepared.backward_workspace_len(false)?)?, ..Written::default() };
+    grads.views.iter_mut().zip(&mut gradients).for_each(|(view, gradient)| *view = gradient.as_mut().map(Tensor::view_mut));
+    prepared.differentiate(&given, &mut grads)?;
+    Ok(gradients)
+}
+
+/// Scratch memory, if some is wanted.
+fn scratch<'w>(exec: &Exec, workspace: &'w mut Workspace, len: usize) -> Result<Option<ViewMut<'w>>> {
+    if len == 0 { Ok(None) } else { workspace.view_mut(exec, len).map(Some) }
 }
 
 fn problem<'a>(op: &'static dyn Op, call: &Call<'a>) -> Result<Box<dyn Problem + Send + 'a>> {

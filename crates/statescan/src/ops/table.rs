@@ -129,9 +129,9 @@ macro_rules! arguments {
 
         impl<'a> Args<'a> {
             #[doc = concat!("The required arguments, and the default of each option: `Args::new(", stringify!($($need),*), ")`.")]
-            pub fn new($( $need: $crate::tensor::View<'a> ),*) -> Self {
+            pub fn new($( $need: impl Into<$crate::tensor::View<'a>> ),*) -> Self {
                 Args {
-                    $( $need, )*
+                    $( $need: $need.into(), )*
                     $( $may: None, )*
                     $( $sequences: $crate::ops::Sequences::Whole, )?
                     $( $option: {
@@ -373,6 +373,43 @@ macro_rules! operation {
         /// what has no kernel there ([`Error::Unavailable`](crate::Error::Unavailable)), and a workspace that is missing where it is needed.
         pub fn forward(exec: &$crate::Exec, args: &Args<'_>, out: &mut Outputs<'_>) -> $crate::Result<()> {
             $crate::ops::prepared::forward(&Table, exec, args.call(), out)
+        }
+
+        /// The results of a call, in tensors of their own.
+        #[derive(Debug)]
+        #[non_exhaustive]
+        pub struct Results {
+            $( $(#[$result_meta])* pub $result: $crate::Tensor, )*
+        }
+
+        /// Computes every result, in tensors that it makes on the device of the executor.
+        ///
+        /// # Errors
+        /// As [`forward`]; also memory that a device has not.
+        pub fn run(exec: &$crate::Exec, args: &Args<'_>) -> $crate::Result<Results> {
+            let [ $( $result ),* ] = $crate::ops::prepared::run(&Table, exec, args.call())?;
+            Ok(Results { $( $result ),* })
+        }
+
+        /// The gradients of a call, in tensors of their own: those by arguments that were given.
+        #[derive(Debug)]
+        #[non_exhaustive]
+        pub struct Differentiated {
+            $( #[doc = concat!("By `", stringify!($need), "`.")] pub $need: $crate::Tensor, )*
+            $( #[doc = concat!("By `", stringify!($may), "`.")] pub $may: Option<$crate::Tensor>, )*
+        }
+
+        /// Computes every gradient, in tensors that it makes on the device of the executor; what a forward pass could keep is computed again.
+        ///
+        /// # Errors
+        /// As [`run`].
+        pub fn gradients(exec: &$crate::Exec, args: &Args<'_>, cotangents: &Cotangents<'_>) -> $crate::Result<Differentiated> {
+            let mut all = $crate::ops::prepared::gradients::<Table>(&Table, exec, args.call(), cotangents)?.into_iter();
+            let mut next = || all.next().flatten();
+            Ok(Differentiated {
+                $( $need: next().expect("a required argument is given"), )*
+                $( $may: next(), )*
+            })
         }
 
         /// Computes the gradients that are asked for.

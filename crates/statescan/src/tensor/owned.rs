@@ -343,3 +343,15 @@ fn gather(view: &View<'_>, to: &mut [u8]) {
         element.copy_from_slice(unsafe { core::slice::from_raw_parts(view.offset_bytes(offset), element.len()) });
     });
 }
+
+impl<'a> From<&'a Tensor> for View<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        tensor.view()
+    }
+}
+
+impl<'a> From<&'a mut Tensor> for ViewMut<'a> {
+    fn from(tensor: &'a mut Tensor) -> Self {
+        tensor.view_mut()
+    }
+}

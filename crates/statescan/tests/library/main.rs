@@ -11,6 +11,7 @@ mod linear;
 mod linear_scan;
 mod norm;
 mod operations;
+mod owned;
 mod pools;
 mod ranks;
 #[cfg(debug_assertions)]

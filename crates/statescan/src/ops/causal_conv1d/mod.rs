@@ -145,7 +145,7 @@ operation! {
 static POOL: Argument = pool::state_pool(&["UDV"]);
 static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
 
-/// The operation with states in a [pool](super::pool).
+/// The operation with states in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "causal_conv1d_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// What runs it.

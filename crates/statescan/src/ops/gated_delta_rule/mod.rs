@@ -199,7 +199,7 @@ operation! {
 static POOL: Argument = pool::state_pool(&["UJNP"]);
 static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
 
-/// The operation with states in a [pool](super::pool).
+/// The operation with states in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "gated_delta_rule_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// What runs it.

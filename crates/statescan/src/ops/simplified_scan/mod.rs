@@ -178,7 +178,7 @@ static POOL: Argument = pool::state_pool(&["UP"]).complex(Complex::Always);
 static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
 static POOL_WITH_SKIP: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(&WITH_SKIP);
 
-/// A simplified scan whose states lie in a [pool](super::pool).
+/// A simplified scan whose states lie in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "simplified_scan_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// The same with a skip, and so with a real result.

@@ -169,7 +169,7 @@ operation! {
 static POOL: Argument = pool::state_pool(&["UHPN"]);
 static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
 
-/// The operation with states in a [pool](super::pool).
+/// The operation with states in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "ssd_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// What runs it.
