@@ -52,30 +52,14 @@ def backward_ends(number: int, inputs: tuple, outputs: tuple, place: _Place) -> 
 def backward_rest(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple: ...
 def summary(number: int, inputs: tuple, outputs: tuple, place: _Place) -> tuple: ...
 def update(number: int, inputs: tuple, outputs: tuple, place: _Place | Unobserved) -> tuple | None: ...
+def layer_forward(kind: str, save: bool, arguments: tuple, place: _Place | Unobserved, ranks: dict | None = None) -> list | None:
+    """The forward pass of `kind`, "mamba_inner" or "mamba2_inner": two results, and what is kept for gradients if `save` says so.
+    `ranks` are the passes over the ranks of a context, whose name is the last one of the arguments."""
 
-class Part:
-    """Some channels of a tensor of PyTorch's, in the place of a tensor among the inputs and outputs of a pass."""
-
-class Rows:
-    """A tensor (batch, seqlen, channels) of PyTorch's, some of whose channels are taken, from `first` on. `name` is that of an
-    argument; `made` takes a tensor that nobody else has, or a matrix (batch * seqlen, channels)."""
-
-    tensor: Any
-    batch: int
-    seqlen: int
-
-    def __init__(self, tensor: Any, name: str) -> None: ...
-    @staticmethod
-    def made(tensor: Any, steps: tuple[int, int]) -> Rows: ...
-    @staticmethod
-    def filters(weight: Any, name: str) -> Part:
-        """(dim, width) of a convolution's weight, which may be (dim, 1, width)."""
-    def rows(self, first: int, count: int) -> Part:
-        """(batch, seqlen, count)."""
-    def timed(self, first: int, count: int) -> Part:
-        """(batch, count, seqlen)."""
-    def groups(self, first: int, groups: int, width: int) -> Part:
-        """(batch, seqlen, groups, width)."""
+def layer_backward(
+    kind: str, needed: list[bool] | tuple[bool, ...], arguments: tuple, place: _Place | Unobserved, ranks: dict | None = None
+) -> list | None:
+    """The gradients that are needed; behind the arguments are what was kept, and the cotangents of both results."""
 
 class Described:
     """A tensor that is not there yet, by the name of its type and its shape, among the inputs of `plan` and `scratch`."""

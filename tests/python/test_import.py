@@ -1,7 +1,9 @@
-"""The package needs no framework, and loads none."""
+"""The package needs no framework, and loads none; its folders stand on one another."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +32,30 @@ print(*h, last, statescan.get_num_threads() >= 1)
 
 def test_types_are_shipped():
     folder = statescan.__path__[0]
-    assert {"py.typed", "_native.pyi"} <= {path.name for path in __import__("pathlib").Path(folder).iterdir()}
+    assert {"py.typed", "_native.pyi"} <= {path.name for path in Path(folder).iterdir()}
+
+
+FLOORS = ("_inner", "nn", "compat")
+
+
+def folders(path, package):
+    """The folders of the package that a file of it imports from, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            parents = path.relative_to(package).parts[: -node.level]
+            yield from ((*parents, *(node.module or name.name).split("."))[0] for name in node.names)
+
+
+def test_no_folder_imports_from_above():
+    """Functions, what lies between projections, layers, drop-ins: each floor knows those below."""
+    package = Path(statescan.__path__[0])
+    for at, floor in enumerate(FLOORS):
+        found = {folder for path in (package / floor).rglob("*.py") for folder in folders(path, package)}
+        assert not found & set(FLOORS[at + 1 :]), (floor, found)
+        # and the reader reads them
+        assert set(FLOORS[:at]) <= found, (floor, found)
+    below = {folder for name in ("functions.py", "torch.py") for folder in folders(package / name, package)}
+    assert below and not below & set(FLOORS)
 
 
 def test_what_there_is():

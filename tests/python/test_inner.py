@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, linear, rms_norm, silu
 
+from statescan._inner import mamba_inner
 from statescan.compat import inner
 from statescan.compat.mamba_ssm import mamba_inner_fn
 from statescan.compat.references import loops as reference
@@ -151,7 +152,7 @@ def test_results_and_gradients_on_a_gpu(name, only_as_one):
 def test_operations_one_by_one_are_the_same(name, monkeypatch):
     tensors = arguments(**CASES[name])
     expected = outcome(mamba_inner_fn, tensors, as_given)
-    monkeypatch.setattr(inner, "has_kernel", lambda op, tensor: False)
+    monkeypatch.setattr("statescan._inner.mamba.has_kernel", lambda op, tensor: False)
     for at, wanted in outcome(mamba_inner_fn, tensors, as_given).items():
         torch.testing.assert_close(wanted, expected[at], msg=lambda words, at=at: f"{at}: {words}")
 
@@ -195,6 +196,32 @@ def test_compiled(name):
     expected = outcome(mamba_inner_fn, tensors, as_given)
     for at, got in outcome(program, tensors, as_given).items():
         torch.testing.assert_close(got, expected[at], msg=lambda words, at=at: f"{at}: {words}")
+
+
+ORDERS = {
+    "time last": lambda xz: xz.contiguous(),
+    "channels last": lambda xz: xz.transpose(1, 2).contiguous().transpose(1, 2),
+    "batch last": lambda xz: xz.permute(1, 2, 0).contiguous().permute(2, 0, 1),
+    "sliced": lambda xz: xz.repeat_interleave(2, dim=2).transpose(1, 2).repeat(1, 1, 2)[:, ::2, : xz.shape[1]].transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders_of_memory(order, only_as_one):
+    """Parts of the input, and of the gradient by it, are where their channels are."""
+    tensors = arguments(**CASES["norms"])
+    expected = outcome(mamba_inner_fn, tensors)
+    arrange = lambda tensors: {**tensors, "xz": ORDERS[order](tensors["xz"])}  # noqa: E731
+    for at, got in outcome(mamba_inner_fn, tensors, arrange).items():
+        torch.testing.assert_close(got, expected[at], msg=lambda words, at=at: f"{at}: {words}")
+
+
+def test_what_is_no_input():
+    tensors = arguments()
+    lazily = torch.complex(tensors["xz"], tensors["xz"]).conj().imag
+    torch.testing.assert_close(mamba_inner_fn(**{**tensors, "xz": lazily}), mamba_inner_fn(**{**tensors, "xz": -tensors["xz"]}))
+    with pytest.raises(ValueError, match=r"`xz` must have shape \(batch, seqlen, channels\), got \[24, 6\]"):
+        mamba_inner(torch.randn(24, 6), (None, None, torch.empty(11, 3), torch.empty(3, 3), None, torch.empty(3, 4), *[None] * 3))
 
 
 def test_rows_that_are_not_those_of_the_maps():

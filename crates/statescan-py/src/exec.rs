@@ -98,7 +98,7 @@ impl Unobserved {
 
     /// The place of several passes that take some of these arguments, the first of which is a tensor; none if somebody has a say in them,
     /// or one of the tensors has no memory that a pass could read. Such a tensor has to be found before the first of the passes has run.
-    fn of<'py>(&self, arguments: &Bound<'py, PyTuple>) -> PyResult<Option<Place<'py>>> {
+    pub fn of<'py>(&self, arguments: &Bound<'py, PyTuple>) -> PyResult<Option<Place<'py>>> {
         let place = self.place(&arguments.get_item(0)?, [arguments, &PyTuple::empty(arguments.py())])?;
         let are_readable = || arguments.iter_borrowed().all(|argument| torch::parts(&argument, "").is_ok());
         Ok(place.filter(|_| are_readable()))

@@ -4,6 +4,7 @@
 //! All passes have the same signature, `(number, inputs, outputs, place)`: the operation's number, two tuples in the order of its signature,
 //! which Python reads too ([`describe`]), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
 //! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]). Parts of PyTorch's need no view of theirs ([`rows`]).
+//! What layers do between their projections is one call, of several passes ([`layers`]).
 
 mod call;
 mod describe;
@@ -11,6 +12,7 @@ mod described;
 mod dlpack;
 mod error;
 mod exec;
+mod layers;
 #[cfg(target_os = "linux")]
 mod openmp;
 mod passes;
@@ -31,9 +33,9 @@ mod _native {
     #[pymodule_export]
     use crate::exec::{Unobserved, choose_threads, chosen_threads, cores, cuda_devices};
     #[pymodule_export]
-    use crate::passes::{backward, backward_ends, backward_rest, ends_len, forward, forward_ends, forward_rest, summary, update};
+    use crate::layers::{layer_backward, layer_forward};
     #[pymodule_export]
-    use crate::rows::{Part, Rows};
+    use crate::passes::{backward, backward_ends, backward_rest, ends_len, forward, forward_ends, forward_rest, summary, update};
     #[pymodule_export]
     use crate::xla::handlers;
     #[pymodule_export]

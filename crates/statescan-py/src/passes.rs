@@ -51,7 +51,7 @@ pub fn forward<'py>(
     place: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Made<'py>>> {
     let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
-    compute(number, inputs, outputs, &place, Part::Whole).map(Some)
+    compute(operation(number)?, inputs, outputs, &place, Part::Whole).map(Some)
 }
 
 /// The second phase of such a pass; what the first one has kept is behind its inputs.
@@ -62,7 +62,7 @@ pub fn forward_rest<'py>(
     outputs: &Bound<'py, PyTuple>,
     place: Place<'py>,
 ) -> PyResult<Made<'py>> {
-    compute(number, inputs, outputs, &place, Part::Rest)
+    compute(operation(number)?, inputs, outputs, &place, Part::Rest)
 }
 
 /// Whether saved states have no lanes that nothing is written to.
@@ -78,20 +78,21 @@ fn is_filled(call: &Call<'_>) -> bool {
 
 /// What of a pass is asked for.
 #[derive(Clone, Copy, PartialEq)]
-enum Part {
+pub enum Part {
     Whole,
     /// The second phase.
     Rest,
 }
 
-fn compute<'py>(
-    number: usize,
+/// The results of an operation that are made.
+pub fn compute<'py>(
+    operation: &'static Operation,
     inputs: &Bound<'py, PyTuple>,
     outputs: &Bound<'py, PyTuple>,
     place: &Place<'py>,
     part: Part,
 ) -> PyResult<Made<'py>> {
-    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
+    let (keep, exec) = (Keep::default(), place.exec()?);
     let signature = operation.signature;
     let mut arguments = Arguments::new(signature.name, inputs, outputs, place, &exec, &keep);
     let call = take(&mut arguments, signature)?;
@@ -126,7 +127,7 @@ pub fn backward<'py>(
     place: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Made<'py>>> {
     let Some(place) = Place::of(place, inputs.get_borrowed_item(0)?, [inputs, outputs])? else { return Ok(None) };
-    differentiate(number, inputs, outputs, &place, Part::Whole).map(Some)
+    differentiate(operation(number)?, inputs, outputs, &place, Part::Whole).map(Some)
 }
 
 /// The second phase of such a pass; what the first one has kept is behind its inputs.
@@ -137,17 +138,18 @@ pub fn backward_rest<'py>(
     outputs: &Bound<'py, PyTuple>,
     place: Place<'py>,
 ) -> PyResult<Made<'py>> {
-    differentiate(number, inputs, outputs, &place, Part::Rest)
+    differentiate(operation(number)?, inputs, outputs, &place, Part::Rest)
 }
 
-fn differentiate<'py>(
-    number: usize,
+/// The gradients of an operation that are made.
+pub fn differentiate<'py>(
+    operation: &'static Operation,
     inputs: &Bound<'py, PyTuple>,
     outputs: &Bound<'py, PyTuple>,
     place: &Place<'py>,
     part: Part,
 ) -> PyResult<Made<'py>> {
-    let (operation, keep, exec) = (operation(number)?, Keep::default(), place.exec()?);
+    let (keep, exec) = (Keep::default(), place.exec()?);
     let signature = operation.signature;
     let mut arguments = Arguments::new(signature.name, inputs, outputs, place, &exec, &keep);
     let call = take(&mut arguments, signature)?;

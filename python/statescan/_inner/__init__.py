@@ -1,11 +1,10 @@
 """What lies between the projections of a layer, as one differentiable function of PyTorch for each kind of layer.
 
-Such a function takes the first projection's result as it is and hands its parts to the operations as views; its backward pass
-writes every gradient into its part of one tensor. So nothing is padded, concatenated, transposed or added, and what the
-convolution gives is computed again and not kept.
+Both passes of such a function are native, and call PyTorch for products. Here are the functions' arguments and what they give
+where there is no data.
 """
 
-from .mamba import MAMBA, mamba_inner
-from .mamba2 import MAMBA2, mamba2_inner
+from .mamba import mamba_as_one, mamba_inner
+from .mamba2 import mamba2_as_one, mamba2_inner
 
-__all__ = ["MAMBA", "MAMBA2", "mamba2_inner", "mamba_inner"]
+__all__ = ["mamba2_as_one", "mamba2_inner", "mamba_as_one", "mamba_inner"]

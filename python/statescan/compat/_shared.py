@@ -3,55 +3,12 @@
 import torch
 
 from .. import functions
-from .. import torch as framework
-from .._inner.maps import as_complex
-from .._operations import Operation
-
-# tensors are served from the first call on, which the compiler may be looking at: it does not follow an import
-functions._served[torch.Tensor] = framework
 
 
-def has_kernel(op: Operation, tensor):
-    """Whether an operation runs where a tensor is, in its precision; one without data runs anywhere."""
-    if tensor.is_cuda:
-        return tensor.dtype not in (torch.float64, torch.complex128)
-    return tensor.device.type in ("cpu", "meta")
-
-
-def check_groups(function, name, count, size, what):
-    """Refuses a number of groups, or a size of them, by which something is not divided into equal parts."""
-    if count < 1 or size % count:
-        raise ValueError(f"{function}: `{name}` must give equal parts of the {size} {what}, got {count}")
-
-
-def check_shape(function, name, tensor, shape):
-    """Refuses a tensor of another shape, which might be stretched to it."""
-    if tensor is not None and tensor.shape != tuple(shape):
-        raise ValueError(f"{function}: `{name}` must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
-
-
-# asked once: the compiler of PyTorch 2.11 does not look into the question
-_WITH_AUTOCAST = frozenset(kind for kind in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(kind))
-
-
-def autocast_type(kind):
-    """The type of products under autocast on a kind of device; None without it, and for kinds that have none."""
-    if kind in _WITH_AUTOCAST and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return None
-
-
-def as_products(rows, *parameters):
-    """The parameters of products of rows in a function that is one; None where the products would not be in the rows' type."""
-    dtype, narrow = rows.dtype, autocast_type(rows.device.type)
-    if narrow is not None:
-        # as a product under autocast takes them
-        if dtype != narrow:
-            return None
-        return [parameter if parameter is None else parameter.to(dtype) for parameter in parameters]
-    if any(parameter is not None and parameter.dtype != dtype for parameter in parameters):
-        return None
-    return parameters
+def as_complex(pairs):
+    """Complex numbers from real ones, (.., 2 n): real and imaginary parts in turn."""
+    pairs = pairs.to(torch.promote_types(pairs.dtype, torch.float32))
+    return torch.view_as_complex(pairs.unflatten(-1, (-1, 2)).contiguous())
 
 
 def of_complex(map):

@@ -1,15 +1,12 @@
 """What a Mamba layer does behind its first projection: the functions of `mamba_ssm`, and of its forks for two directions."""
 
-from typing import Any
-
 from torch import Tensor
 from torch.nn.functional import linear
 
 from .. import functions
-from .._inner import mamba_inner
-from .._operations import SELECTIVE_SCAN
+from .._inner import mamba_as_one
 from .._types import Context
-from ._shared import as_complex, as_products, has_kernel, of_complex, scan
+from ._shared import as_complex, of_complex, scan
 from .norms import rmsnorm_fn
 
 
@@ -64,8 +61,9 @@ def mamba_inner_fn(
         norms = (b_rms_weight, c_rms_weight, dt_rms_weight.new_ones(delta_proj_weight.shape[1]))
     projections = (x_proj_weight, delta_proj_weight)
     convolution, out_proj = (conv1d_weight, conv1d_bias), (out_proj_weight, out_proj_bias)
-    maps, rest = ((B, C), biases, norms), (delta_softplus, False, b_c_dt_rms_eps, context)
-    out = as_one(xz.transpose(1, 2), convolution, projections, (delta_bias, A, D), out_proj, maps, *rest)
+    given = [of_complex(map) if A.is_complex() else map for map in (B, C)]
+    maps, rest = (given, biases, norms), (delta_softplus, False, b_c_dt_rms_eps, context)
+    out = mamba_as_one(xz.transpose(1, 2), convolution, projections, (delta_bias, A, D), out_proj, maps, *rest)
     if out is not None:
         return out
     x, z = _convolved(xz, conv1d_weight, conv1d_bias, context)
@@ -125,30 +123,6 @@ def bimamba_inner_fn(
     y = scan(x, delta, A, *others, return_last_state=False, context=context)
     y = y + scan(x, delta, A_b, *others, return_last_state=False, reverse=True, context=context)
     return linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
-
-
-_PROJECTED = ((None, None), (None, None), (None, None, None))
-
-
-def as_one(
-    xz: Tensor, convolution: Any, projections: Any, scan: Any, out_proj: Any, maps: Any = _PROJECTED, *options: Any, **more: Any
-) -> Any:
-    """`mamba_inner_fn` of xz, (batch, seqlen, 2 dim), by the function that is one; None where that has no kernel. Arguments as in
-    `statescan._inner.mamba_inner`, without the last projection where `out_proj` has no weight; of the maps those that are given,
-    biases of the others, and norms."""
-    if not has_kernel(SELECTIVE_SCAN, xz):
-        return None
-    products = as_products(xz, *projections, *out_proj)
-    if products is None:
-        return None
-    *projections, weight, bias = products
-    given, biases, (*of_maps, of_step) = maps
-    # what is given has no bias and no norm
-    biases, of_maps = ([None if map is not None else own for map, own in zip(given, each)] for each in (biases, of_maps))
-    if scan[1].is_complex():
-        given = [of_complex(map) for map in given]
-    maps = (*given, *biases, *of_maps, of_step)
-    return mamba_inner(xz, (*convolution, *projections, *scan, weight, bias), maps, *options, **more)[0]
 
 
 def _convolved(xz, conv1d_weight, conv1d_bias, context):

@@ -10,8 +10,9 @@ from torch.nn.functional import dropout, linear
 from torch.types import Device
 
 from .. import functions
+from .._inner.products import has_kernel
 from .._operations import NORM
-from ._shared import check_shape, has_kernel
+from ..nn._checks import check_shape
 
 
 def layer_norm_fn(

@@ -10,8 +10,9 @@ from torch import Tensor
 from .. import functions
 from .._types import Context, Discretization
 from ..functions import s5_inner_fn, simplified_scan_fn
+from ..nn._checks import check_shape
 from . import references
-from ._shared import check_shape, scan
+from ._shared import scan
 
 __all__ = [
     "s5_inner_fn",

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, pad, silu
+from torch.nn.functional import pad
 
 from .. import functions
-from .._inner import mamba2_inner
+from .._inner import mamba2_as_one
 from .._types import Activation, Context
-from ._shared import as_products, by_channels, check_groups, scan
+from ..nn._checks import check_groups
+from ._shared import by_channels, scan
 from .inner import bimamba_inner_fn, mamba_inner_fn, mamba_inner_fn_no_out_proj
 from .norms import LayerNorm, RMSNorm, layernorm_fn, rmsnorm_fn
 
@@ -265,64 +266,7 @@ def mamba_split_conv1d_scan_combined(
     options = {"activation": activation, "eps": rmsnorm_eps, "norm_before_gate": norm_before_gate}
     scan = {"initial_states": initial_states, "seq_idx": seq_idx, "dt_limit": dt_limit}
     scan["context"] = context
-    made = as_one(zxbcdt, weights, (outproj_weight, outproj_bias), **sizes, **options, **scan)
-    if made is None:
-        y, final_states = _by_operations(zxbcdt, weights, sizes, options, scan)
-        made = y if outproj_weight is None else linear(y, outproj_weight, outproj_bias), final_states
-    y, final_states = made
+    y, final_states = mamba2_as_one(zxbcdt, weights, (outproj_weight, outproj_bias), **sizes, **options, **scan)
     if not return_final_states:
         return y
     return y, final_states if state_dtype is None else final_states.to(state_dtype)
-
-
-def as_one(
-    zxbcdt: Tensor,
-    weights: Any,
-    out_proj: Any,
-    initial_states: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    dt_limit: tuple[float, float] = (0.0, float("inf")),
-    **options: Any,
-) -> Any:
-    """`mamba_split_conv1d_scan_combined` by the function that is one, with the final states; None where its products would be
-    of another type. `weights`, without those of the last projection, and options as in `statescan._inner.mamba2_inner`."""
-    products = as_products(zxbcdt, *out_proj)
-    if products is None:
-        return None
-    low, high = functions._limits("mamba_split_conv1d_scan_combined", dt_limit)
-    return mamba2_inner(zxbcdt, (*weights, *products), initial_states, seq_idx, dt_low=low, dt_high=high, **options)
-
-
-def _by_operations(zxbcdt, weights, sizes, options, scan):
-    """What `mamba_split_conv1d_scan_combined` does before its projection, operation by operation."""
-    conv1d_weight, conv1d_bias, dt_bias, A, D, rmsnorm_weight = weights
-    headdim, ngroups, chunk_size = sizes.values()
-    dim, convolved, nheads = A.shape[0] * headdim, conv1d_weight.shape[0], A.shape[0]
-    width = zxbcdt.shape[-1] - dim - convolved - nheads
-    unit, z, xBC, dt = zxbcdt.split([width, dim, convolved, nheads], dim=-1)
-    sequences = {"seq_idx": scan["seq_idx"], "context": scan["context"]}
-    xBC = functions.causal_conv1d(
-        xBC.transpose(1, 2), conv1d_weight, conv1d_bias, activation=options["activation"], **sequences
-    ).transpose(1, 2)
-    x, B, C = xBC.tensor_split([dim, (dim + convolved) // 2], dim=-1)
-    y, final_states = mamba_chunk_scan_combined(
-        x.unflatten(-1, (nheads, headdim)),
-        dt,
-        A,
-        B.unflatten(-1, (ngroups, -1)),
-        C.unflatten(-1, (ngroups, -1)),
-        chunk_size,
-        D,
-        z=z.unflatten(-1, (nheads, headdim)) if rmsnorm_weight is None else None,
-        dt_bias=dt_bias,
-        dt_softplus=True,
-        return_final_states=True,
-        **scan,
-    )
-    y = y.flatten(-2)
-    if rmsnorm_weight is not None:
-        y = rmsnorm_fn(y, rmsnorm_weight, None, z, options["eps"], dim // ngroups, options["norm_before_gate"])
-    if width > 0:
-        gate, value = unit.chunk(2, dim=-1)
-        y = torch.cat([silu(gate) * value, y], dim=-1)
-    return y, final_states

@@ -1,11 +1,11 @@
-"""What layers refuse, in their own names and those of their arguments."""
+"""What layers and functions refuse, in their own names and those of their arguments."""
 
 import math
 import numbers
 
 import torch
 
-from ..compat._shared import autocast_type
+from .._inner.products import autocast_type
 from ._cache import only_forwards
 from ._plain import is_plain
 
@@ -17,6 +17,18 @@ def _name(layer):
 def _type(tensor):
     """The name of a tensor's type, as all frameworks have it."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def check_groups(function, name, count, size, what):
+    """Refuses a number of groups, or a size of them, by which something is not divided into equal parts."""
+    if count < 1 or size % count:
+        raise ValueError(f"{function}: `{name}` must give equal parts of the {size} {what}, got {count}")
+
+
+def check_shape(function, name, tensor, shape):
+    """Refuses a tensor of another shape, which might be stretched to it."""
+    if tensor is not None and tensor.shape != tuple(shape):
+        raise ValueError(f"{function}: `{name}` must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
 
 
 def check_real(layer, dtype=None, **parameters):

@@ -9,9 +9,9 @@ from torch.nn.functional import linear
 from torch.types import Device
 
 from .. import functions
+from .._inner import mamba_as_one
 from .._types import Cache as Params
 from .._types import Context
-from ..compat.inner import as_one
 from ._cache import Cache, count_steps, in_directions, only_forwards, states_of
 from ._checks import (
     check_count,
@@ -188,7 +188,7 @@ class Mamba(nn.Module):
         convolution, (maps, _), (steps, step_bias) = weights
         out_proj = plain_weights(self.out_proj, nn.Linear)
         scan = (step_bias, self.A_log, self.D)
-        out = as_one(xz, convolution, (maps, steps), scan, out_proj or (None, None), A_log=True, context=context)
+        out = mamba_as_one(xz, convolution, (maps, steps), scan, out_proj or (None, None), A_log=True, context=context)
         return out if out is None or out_proj is not None else self.out_proj(out)
 
     def _by_modules(self, xz, states=None, goes_on=False, context=None):

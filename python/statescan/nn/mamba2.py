@@ -8,10 +8,9 @@ from torch.nn.functional import silu
 from torch.types import Device
 
 from .. import functions
+from .._inner import mamba2_as_one
 from .._types import Cache as Params
 from .._types import Context
-from ..compat.mamba_ssm import as_one, mamba_chunk_scan_combined
-from ..compat.norms import RMSNorm
 from ._cache import Cache, count_steps, in_directions, only_forwards, states_of
 from ._checks import (
     check_count,
@@ -26,6 +25,7 @@ from ._checks import (
     one_step,
 )
 from ._convolution import convolve, convolve_step
+from ._norms import RMSNorm
 from ._plain import is_plain, plain_filters, plain_weights
 from ._shared import (
     cached_states,
@@ -232,8 +232,9 @@ class Mamba2(nn.Module):
             steps = torch.arange(u.shape[1], device=u.device)
             seq_idx = torch.searchsorted(cu_seqlens[1:-1].to(steps.dtype).contiguous(), steps, right=True)[None].int()
         projected, weights = self.in_proj(u), self._plain_weights()
-        out = None if weights is None else self._as_one(projected, weights, seq_idx, context)
-        return self._by_modules(projected, seq_idx=seq_idx, context=context) if out is None else out
+        if weights is None:
+            return self._by_modules(projected, seq_idx=seq_idx, context=context)
+        return self._as_one(projected, weights, seq_idx, context)
 
     def _scan_with_states(self, u, seq_idx, cu_seqlens, inference_params):
         """The layer from the states of a cache, which are changed."""
@@ -257,12 +258,12 @@ class Mamba2(nn.Module):
         return (*found, norm) if groups == self.d_ssm else None
 
     def _as_one(self, projected, weights, seq_idx, context):
-        """What follows the first projection as one function; None where that has no kernel."""
+        """What follows the first projection as one function."""
         filters, conv_bias, norm = weights
         weights = (filters, conv_bias, self.dt_bias, self.A_log, self._skips(), None if norm is None else norm.weight)
         of_norm = {} if norm is None else {"eps": norm.eps, "norm_before_gate": norm.norm_before_gate}
         out_proj = plain_weights(self.out_proj, nn.Linear)
-        made = as_one(
+        y, _ = mamba2_as_one(
             projected,
             weights,
             out_proj or (None, None),
@@ -275,9 +276,7 @@ class Mamba2(nn.Module):
             A_log=True,
             **of_norm,
         )
-        if made is None:
-            return None
-        return made[0] if out_proj is not None else self.out_proj(made[0])
+        return y if out_proj is not None else self.out_proj(y)
 
     def _by_modules(self, projected, states=None, goes_on=False, **sequences):
         """The same by calls of the modules. It leaves its states in `states`, of each sequence with `cu_seqlens`, and may go on
@@ -289,7 +288,7 @@ class Mamba2(nn.Module):
         before = conv_state[..., 1:] if goes_on else None
         inputs = None if states is None else self._last_inputs(before, xBC, cu_seqlens)
         x, B, C = self._parts(convolve(self, xBC, before, **sequences).transpose(1, 2))
-        y, *_, last_states = mamba_chunk_scan_combined(
+        y, last_states = functions.ssd(
             x,
             dt,
             decays(self.A_log),
@@ -299,11 +298,9 @@ class Mamba2(nn.Module):
             self._skips(),
             z=None if self.rmsnorm else z.unflatten(-1, (self.nheads, self.headdim)),
             dt_bias=self.dt_bias,
-            initial_states=ssm_state if goes_on else None,
+            initial_state=ssm_state if goes_on else None,
             dt_softplus=True,
             dt_limit=self.dt_limit,
-            return_final_states=True,
-            return_varlen_states=cu_seqlens is not None,
             **sequences,
         )
         if states is not None:

@@ -4,7 +4,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..._types import Activation
-from .._shared import as_complex, check_groups
+from ...nn._checks import check_groups
+from .._shared import as_complex
 from ._shared import wide
 from .convolution import causal_conv1d_ref
 from .norms import rms_norm_gated_ref

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from .._shared import check_groups
+from ...nn._checks import check_groups
 from ._shared import wide
 
 

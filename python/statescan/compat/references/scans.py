@@ -5,7 +5,8 @@ from typing import Any
 from torch import Tensor
 
 from ..._types import Discretization, Limits
-from .._shared import by_channels, check_groups, of_complex
+from ...nn._checks import check_groups
+from .._shared import by_channels, of_complex
 from . import loops
 from ._shared import state_type, wide
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..._types import Discretization
-from .._shared import check_groups, check_shape
+from ...nn._checks import check_groups, check_shape
 from . import loops
 from ._shared import wide
 
