@@ -1,4 +1,4 @@
-//! What is said to a call whose shapes do not fit: where the sizes come from, and what would make it fit.
+//! The advice for a call whose shapes do not fit: it names the sizes' sources and a change that makes the call fit.
 
 use super::check::Reading;
 use super::signature::{Role, Signature};
@@ -125,7 +125,7 @@ mod tests {
     use crate::ops::{causal_conv1d, linear_scan, selective_scan};
     use crate::{Result, View};
 
-    /// What a selective scan of zeros in these shapes is told: x, dt, A, B and C.
+    /// Returns the advice for a selective scan of zeros in these shapes: x, dt, A, B and C.
     fn said(shapes: [&[usize]; 5]) -> String {
         let zeros = [0f32; 256];
         let [x, dt, a, b, c] = shapes.map(|shape| View::new(&zeros[..shape.iter().product()], shape).unwrap());

@@ -2,7 +2,7 @@
 
 use crate::tensor::{Tensor, View, ViewMut};
 
-/// What a setter takes: a value of the field's type, or for an optional field the value itself; for a view also a [`Tensor`].
+/// A value that a setter takes: one of the field's type, or for an optional field the value itself; for a view also a [`Tensor`].
 ///
 /// ```
 /// use statescan::ops::linear_scan::Args;

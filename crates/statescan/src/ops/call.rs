@@ -61,12 +61,12 @@ pub struct Call<'a> {
     pub state: Option<View<'a>>,
 }
 
-/// What a pass writes: what is `None` is not computed.
+/// The outputs of a pass; an output of `None` is not computed.
 #[derive(Debug, Default)]
 pub struct Written<'a> {
     /// The results, or the gradients of the arguments, by position.
     pub views: [Option<ViewMut<'a>>; MAX_ARGUMENTS],
-    /// What a forward pass keeps, where it keeps states.
+    /// The saved states of a forward pass, where it saves states.
     pub saved: Option<ViewMut<'a>>,
     /// Scratch memory.
     pub workspace: Option<ViewMut<'a>>,
@@ -83,16 +83,16 @@ impl<'a> Written<'a> {
     }
 }
 
-/// What a backward pass reads besides the call.
+/// The inputs of a backward pass besides the call.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Given<'a> {
-    /// What the forward pass kept: its saved states, or one of its results.
+    /// The saved states of the forward pass, or one of its results.
     pub saved: Option<View<'a>>,
     /// Cotangents of the results, by position.
     pub cotangents: [Option<View<'a>>; 2],
 }
 
-/// What is asked of a call, which the keys of passes on a device begin with.
+/// The pass that a call asks for; keys of passes on a device begin with it.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(crate) enum PassKind {
@@ -116,7 +116,7 @@ impl PassKind {
     }
 }
 
-/// What a result will be.
+/// The description of a result before it is computed.
 #[derive(Debug, Clone, Copy)]
 pub struct Planned {
     /// Its element type.
@@ -282,7 +282,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What the padded size of saved states is filled up to a multiple of: the lanes of the widest vector.
+/// The padded size of saved states is a multiple of this number: the lanes of the widest vector.
 pub const LANES: usize = MAX_LANES;
 /// Numbers that a buffer for saved states has to spare: compilers take the sizes 0 and 1 for special cases.
 pub const SPARE: usize = 2;

@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// What sizes count as in [`limit_sizes`] at least: lanes of the widest vector, which tiles are filled up to.
+/// The least that a size counts as in [`limit_sizes`]: the lanes of the widest vector, to which tiles are padded.
 const LEAST_SIZE: usize = 16;
 /// The largest product of the sizes of a call, each counted as at least [`LEAST_SIZE`].
 const MOST_SIZES: f64 = (1u64 << 52) as f64;

@@ -65,7 +65,7 @@ impl Lengths {
 const SAVED: &str = "checkpoints";
 const ENDS: &str = "ends";
 
-/// What the first of two phases has kept, and how many numbers that are.
+/// The workspace that the first of two phases has filled, and its length in numbers.
 pub(crate) type Ends<'r> = (&'r View<'r>, usize);
 
 /// A call whose arguments were checked, by position.

@@ -1,4 +1,4 @@
-//! What operations on CUDA have in common: how they name what `common.cuh` names, and what they refuse.
+//! The part that operations on CUDA share: the names of `common.cuh`, and the calls that CUDA refuses.
 
 use super::pool::Pool;
 use super::sequences::{Segments, Sequences};
@@ -8,12 +8,12 @@ use crate::tensor::{DType, RawViewMut, View};
 use core::ffi::c_void;
 use statescan_cuda::Constants;
 
-/// What a launch does with rows, as `common.cuh` has it.
+/// The rows that a launch walks, as `common.cuh` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pass {
     /// All of them.
     Whole,
-    /// What segments of them compose to.
+    /// Segments of rows, each reduced to its summary.
     Ends,
     /// Segments, from what the ones before compose to.
     Rest,
@@ -113,7 +113,7 @@ params! {
 }
 
 params! {
-    /// Where the states of rows lie in a pool, as `slots.cuh` reads it.
+    /// The places of rows' states in a pool, as `slots.cuh` reads them.
     #[derive(Default)]
     pub(crate) struct Slots {
         read: Address<c_void>,

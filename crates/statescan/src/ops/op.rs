@@ -1,5 +1,6 @@
-//! What an operation is besides its [table](super::table): what its calls mean, and what runs them. Everything around it, from checks to passes in two
-//! phases, is ordinary code over arguments, results and gradients [by position](super::prepared).
+//! An operation apart from its [table](super::table): the meaning of its calls, and the passes that run them. Everything around
+//! it, from checks to passes in two phases, is ordinary code over arguments, results and gradients [by
+//! position](super::prepared).
 
 use super::call::{Call, Given, Written};
 use super::checked::States;
@@ -21,7 +22,7 @@ pub(crate) trait Op: Sync {
     /// The gradients in `f64`, by the position of what can have one.
     fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>>;
 
-    /// What a slice of a sequence does to the state that enters it.
+    /// Computes the summary of a slice of a sequence.
     fn summary(&self, _exec: &Exec, call: &Call<'_>, _out: &mut Summary<'_>) -> Result<()> {
         Err(Error::Unavailable { what: call.signature.name, why: "it has no summary: it is no scan" })
     }
@@ -50,7 +51,7 @@ pub(crate) trait Problem {
         Ok(0)
     }
 
-    /// The same for a backward pass, with or without what the forward pass kept.
+    /// Numbers (`f32`) that a backward pass, with or without saved states, wants as scratch memory on a GPU.
     fn backward_workspace_len(&self, stream: &Stream, has_saved: bool) -> Result<usize>;
 
     /// Computes the results that are asked for, which were checked.
@@ -87,7 +88,7 @@ pub(crate) trait TwoPhase {
     fn backward_rest(&self, queue: &Queue<'_>, ends: &View<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()>;
 }
 
-/// Where a pass runs.
+/// The place where a pass runs.
 pub(crate) enum Place<'q> {
     /// On the threads of an executor.
     Host(&'q Exec),

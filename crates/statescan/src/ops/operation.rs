@@ -38,7 +38,7 @@ pub struct Operation {
     runs: Runs,
 }
 
-/// What runs the calls of an operation.
+/// The code that runs the calls of an operation.
 enum Runs {
     Passes(&'static dyn Op),
     Step(&'static dyn Step),
@@ -155,7 +155,7 @@ impl Operation {
         }
     }
 
-    /// The same for the backward pass, with or without what the forward pass kept.
+    /// Returns the workspace length of a backward pass, with or without the states that the forward pass saved.
     ///
     /// # Errors
     /// As [`Operation::result`].
@@ -210,7 +210,8 @@ impl Operation {
         }
     }
 
-    /// What a slice of a sequence does to the state that enters it. Of the initial state the shape counts only.
+    /// Computes the summary of a slice of a sequence: its effect on the state that enters it. Only the shape of the initial state
+    /// counts.
     ///
     /// # Errors
     /// As [`Operation::forward`]; [`Error::Unavailable`] for an operation that is no scan.

@@ -1,4 +1,4 @@
-//! What the oracles of several operations share, in `f64`: their numbers, and functions of gates.
+//! The functions that oracles of several operations share, in `f64`: their numbers, and functions of gates.
 
 use crate::tensor::View;
 use core::ops::{AddAssign, Mul, MulAssign};

@@ -151,12 +151,12 @@ impl<'a> Pool<'a> {
         self.states.shape()[0]
     }
 
-    /// What a key has to know of it besides: a pool in place is written, too.
+    /// Returns the views that are part of a key besides: a pool in place is written, too.
     pub(crate) fn views(&self) -> [&View<'a>; 2] {
         [&self.read, &self.write]
     }
 
-    /// What is written has to be apart from the indices.
+    /// Adds the indices to the tensors that must not overlap an output.
     pub(crate) fn slots_are_read<'c>(&'c self, checker: &mut Checker<'c>) {
         checker.reads(READ.field, &self.read);
         checker.reads(WRITE.field, &self.write);
@@ -204,7 +204,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Where the states of a call lie, once its time is divided.
+/// The places of a call's states, once its time is divided.
 #[derive(Debug)]
 pub(crate) struct Placed<'a> {
     /// In the direction of the scan.

@@ -37,7 +37,7 @@ impl<'p> Prepared<'p> {
         Ok(Prepared { op, exec, call, problem, pool: states.pool, lengths: Lengths::default() })
     }
 
-    /// The same call beside states of these shapes, if those decide how packed sequences have states.
+    /// Returns the call prepared anew for states of these shapes, if those decide how packed sequences have states.
     fn again(&self, states: States<'p>) -> Result<Option<Self>> {
         match self.problem.state_shape().is_some_and(|prepared| other_form(&states, &prepared)) {
             true => Self::new(self.op, self.exec, self.call, states).map(Some),
@@ -81,7 +81,7 @@ impl<'p> Prepared<'p> {
         self.lengths.forward(|| self.checked().length(stream, PassKind::ForwardLength, plan))
     }
 
-    /// The same for a backward pass, with or without what the forward pass kept.
+    /// Returns the workspace length of a backward pass, with or without the states that the forward pass saved.
     ///
     /// # Errors
     /// As [`Prepared::workspace_len`].
@@ -207,7 +207,7 @@ pub trait Structs {
 
 /// A struct of what a pass writes.
 pub trait ByPosition {
-    /// The same by position.
+    /// Returns the outputs by position.
     fn written(&mut self) -> Written<'_>;
 }
 

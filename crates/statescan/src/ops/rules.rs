@@ -55,7 +55,7 @@ impl<T: Real, S: Isa> Decay<T, S> for Cx<T, S> {
     }
 }
 
-/// What a backward step needs besides the decay, as functions of `z = dt A`.
+/// The derivatives that a backward step needs besides the decay, as functions of `z = dt A`.
 pub(crate) struct Derivatives<F> {
     /// The derivative of the decay.
     pub decay: F,
@@ -71,7 +71,7 @@ pub(crate) struct Derivatives<F> {
 pub(crate) trait Rule: Sync {
     /// Whether the gain differs from 1.
     const GAIN: bool;
-    /// What [`Rule::step`] takes in place of `A`.
+    /// Returns the operand that [`Rule::step`] takes in place of `A`.
     fn prepare<T: Real, S: Isa, F: Decay<T, S>>(a: F) -> F;
     /// The decay and the gain. `shared` says that `dt_a` is `dt`.
     fn step<T: Real, S: Isa, F: Decay<T, S>>(prepared: F, dt: V<T, S>, dt_a: V<T, S>, shared: bool) -> (F, F);

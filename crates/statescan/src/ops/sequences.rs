@@ -36,7 +36,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// What these arguments say.
+    /// Returns the sequences that these arguments describe.
     pub(crate) fn of_views(views: [Option<View<'a>>; 2]) -> Self {
         match views {
             [Some(bounds), _] => Sequences::CuSeqlens(bounds),
@@ -53,7 +53,7 @@ pub(crate) struct Extent<'s> {
     pub seqlen: usize,
     /// The other sizes: those of channels and states.
     pub others: &'s [usize],
-    /// What errors call the product of all of them.
+    /// The name of the product of all of them in errors.
     pub names: &'static str,
     /// Axes of a state tensor without leading axes.
     pub state_rank: usize,
@@ -71,9 +71,9 @@ pub(crate) struct Segment {
     pub start: usize,
     /// One past the last step.
     pub end: usize,
-    /// Where the state before the first step is read; zero if there is none.
+    /// The place of the state before the first step; zero if there is none.
     pub initial: Option<StateRow>,
-    /// Where the state after the last step is written.
+    /// The place of the state after the last step.
     pub last: Option<StateRow>,
 }
 
@@ -267,7 +267,7 @@ impl Segments {
         self.per_row.is_some()
     }
 
-    /// The same segments of the reversed time axis.
+    /// Returns these segments on the reversed time axis.
     pub(crate) fn reversed(mut self, seqlen: usize) -> Self {
         for segment in &mut self.list {
             (segment.start, segment.end) = (seqlen - segment.end, seqlen - segment.start);

@@ -28,7 +28,7 @@ pub const MAX_OPTIONS: usize = 6;
 /// The most results of an operation.
 const MAX_RESULTS: usize = 3;
 
-/// What a forward pass keeps for the backward pass.
+/// The values that a forward pass saves for the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Saved {
     /// Nothing.
@@ -57,7 +57,7 @@ pub struct Limit {
     pub names: &'static str,
     /// The most bytes of scratch memory for each unit of their product, as a power of two.
     pub bytes: u32,
-    /// Where so many are needed.
+    /// The use of so many, in words.
     pub what: &'static str,
 }
 
@@ -65,7 +65,7 @@ pub struct Limit {
 pub struct Signature {
     /// Its name.
     pub name: &'static str,
-    /// What it computes, in a line.
+    /// A description in one line.
     pub about: &'static str,
     /// The sizes that letters stand for.
     pub sizes: &'static [(char, &'static str)],
@@ -83,7 +83,7 @@ pub struct Signature {
     pub results: &'static [Output],
     /// The state that is updated in place, which is not among the arguments.
     pub in_place: Option<&'static Argument>,
-    /// What a forward pass keeps.
+    /// The values that a forward pass saves.
     pub saved: Saved,
     /// The total decay in the [`Summary`](super::Summary) of a slice of time, for operations that have summaries: its layouts are the first letters
     /// of those of states.
@@ -92,7 +92,7 @@ pub struct Signature {
     pub differentiable: bool,
     /// The limit of its sizes.
     pub limit: Limit,
-    /// What is known of its calls.
+    /// Facts about its calls.
     pub facts: Facts,
     /// Which arguments the results name, once [`Signature::resolved`] has looked: calls have no time for names.
     pub(crate) named: [Named; MAX_RESULTS],
@@ -105,7 +105,7 @@ impl core::fmt::Debug for Signature {
 }
 
 impl Signature {
-    /// The same with what its results name. A table that is wrong does not compile.
+    /// Looks up the arguments that its results name. A table that is wrong does not compile.
     pub(crate) const fn resolved(mut self) -> Self {
         sound::check(&self);
         let mut at = 0;
@@ -126,7 +126,7 @@ impl Signature {
         self.options.iter().position(|option| option.name == name || option.aliases.contains(&name))
     }
 
-    /// What the size of a letter is called.
+    /// Returns the name of a letter's size.
     pub fn size_name(&self, letter: char) -> &'static str {
         self.sizes.iter().find(|(known, _)| *known == letter).map_or("1", |(_, name)| name)
     }
@@ -178,7 +178,7 @@ pub(crate) mod sequences {
     pub(crate) const SEQ_IDX: Argument = index(&["BL"]);
 }
 
-/// What most scans are: differentiable, of one form.
+/// The signature that most scans start from: differentiable, of one form.
 pub(crate) const SCAN: Signature = Signature {
     name: "",
     about: "",

@@ -1,4 +1,5 @@
-//! What a slice of a sequence does to the state that enters it, and memory for computing that with an operation's own kernels.
+//! The summary of a slice of a sequence, its effect on the state that enters it, and memory for computing it with an operation's
+//! own kernels.
 
 use super::builder::builder;
 use crate::error::Result;
@@ -7,12 +8,13 @@ use crate::tensor::{DType, Device, View, ViewMut};
 use core::marker::PhantomData;
 
 builder! {
-    /// What a slice of a sequence does to the state that enters it; what is `None` is not computed.
+    /// The effect of a slice of a sequence on the state that enters it; a field of `None` is not computed.
     #[derive(Debug, Default)]
     pub struct Summary<'a> {
         /// The state after the last step, from zero: shaped as the operation's final state.
         pub state: Option<ViewMut<'a>>,
-        /// What the state before the first step is multiplied by. The axes of the state, without those along which it is the same (SSD: (B, H)).
+        /// The factor of the state before the first step. The axes of the state, without those along which it is the same (SSD:
+        /// (B, H)).
         pub decay: Option<ViewMut<'a>>,
         /// Scratch memory: dense, f32, of as many elements as the operation's `summary_workspace_len` says. Needed on CUDA.
         pub workspace: Option<ViewMut<'a>>,

@@ -149,7 +149,7 @@ macro_rules! arguments {
                 views
             }
 
-            /// The same as a call by position.
+            /// Returns the arguments as a call by position.
             pub(crate) fn call(&self) -> $crate::ops::Call<'a> {
                 let mut call = $crate::ops::Call::new(&$table);
                 let sequences: &[$crate::ops::Sequences<'a>] = &[ $( self.$sequences )? ];
@@ -219,7 +219,7 @@ macro_rules! operation {
         .resolved();
 
         $crate::ops::builder::builder! {
-            /// What a forward pass writes; what is `None` is not computed.
+            /// The results of a forward pass; a result of `None` is not computed.
             #[derive(Debug, Default)]
             pub struct Outputs<'a> {
                 $( $(#[$result_meta])* pub $result: Option<$crate::tensor::ViewMut<'a>>, )*
@@ -238,8 +238,9 @@ macro_rules! operation {
         }
 
         $crate::ops::builder::builder! {
-            /// What a backward pass writes (it overwrites); what is `None` is not computed. Each has the shape of its argument, that by an initial state
-            /// also where none was given; complex arguments have complex gradients (conjugate cotangents, as PyTorch's).
+            /// The gradients of a backward pass, which overwrites them; a gradient of `None` is not computed. Each has the shape
+            /// of its argument, that by an initial state also where none was given; complex arguments have complex gradients
+            /// (conjugate cotangents, as PyTorch's).
             #[derive(Debug, Default)]
             pub struct Gradients<'a> {
                 $( #[doc = concat!("By `", stringify!($need), "`.")] pub $need: Option<$crate::tensor::ViewMut<'a>>, )*
@@ -249,7 +250,7 @@ macro_rules! operation {
             }
         }
 
-        /// Where a forward pass writes, in normal form.
+        /// The targets of a forward pass, in normal form.
         #[derive(Clone, Copy, Default)]
         pub(crate) struct Targets {
             $( pub $result: Option<$crate::tensor::RawViewMut>, )*
@@ -258,7 +259,7 @@ macro_rules! operation {
             $( pub $workspace: Option<$crate::tensor::RawViewMut>, )?
         }
 
-        /// What a backward pass reads besides the arguments, in normal form.
+        /// The inputs of a backward pass besides the arguments, in normal form.
         #[derive(Clone, Copy, Default)]
         pub(crate) struct Sources<'a> {
             $( pub $saved: Option<$crate::tensor::View<'a>>, )?
@@ -266,7 +267,7 @@ macro_rules! operation {
             $( pub $result: Option<$crate::tensor::View<'a>>, )*
         }
 
-        /// Where a backward pass writes, in normal form.
+        /// The targets of a backward pass, in normal form.
         #[derive(Clone, Copy, Default)]
         #[allow(dead_code, reason = "operations that run on the CPU alone have no use for scratch memory")]
         pub(crate) struct GradientTargets {

@@ -56,7 +56,7 @@ const OP: &str = SIGNATURE.name;
 /// The largest filter width.
 pub const MAX_WIDTH: usize = 8;
 
-/// What follows the convolution.
+/// The function after the convolution.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Activation {
@@ -125,7 +125,7 @@ operation! {
         sequences,
     }
     options {
-        /// What follows the sum.
+        /// The function after the sum.
         activation: Activation = ACTIVATION,
         /// Whether to convolve from the last step to the first.
         reverse: bool = REVERSE,
@@ -148,7 +148,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 /// The operation with states in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "causal_conv1d_pooled", &POOL, &POOL_ARGUMENTS);
 
-/// What runs it.
+/// The operation on a pool of states.
 pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
 
 impl pool::InPool for Args<'_> {

@@ -39,7 +39,7 @@ pub struct Problem<'a> {
     /// The pool that it is, where there is one.
     pub pool: Option<Pool<'a>>,
     pub sequences: Sequences<'a>,
-    /// The same, with the values that the host can read.
+    /// The sequences as segments, with the values that the host can read.
     pub segments: Segments,
     pub padding: Vec<Padding>,
     /// The shape of a state as the caller has it.

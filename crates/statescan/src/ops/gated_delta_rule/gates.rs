@@ -13,14 +13,14 @@ pub(crate) struct Gates {
     /// The lowest logarithm of a raw gate, if it has one.
     pub lower_bound: Option<f64>,
     pub beta_sigmoid: bool,
-    /// What beta is multiplied with.
+    /// The factor of beta.
     pub beta_factor: f64,
     /// The factor of the output.
     pub scale: f64,
     pub qk_l2norm: bool,
 }
 
-/// What [`Gates`] are made from.
+/// The arguments that [`Gates`] are made from.
 pub(crate) struct GateArgs<'g, 'a> {
     pub op: &'static str,
     pub g: &'g Option<View<'a>>,

@@ -87,7 +87,7 @@ const OP: &str = SIGNATURE.name;
 
 /// Keys and values are at most so wide.
 pub(crate) const MOST_WIDTH: usize = 256;
-/// What is added to the square of a length.
+/// The number that is added to the square of a length.
 pub(crate) const EPS: f64 = 1e-6;
 
 const STATE: &[&str] = &["BJNP", "BSJNP"];
@@ -202,7 +202,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 /// The operation with states in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "gated_delta_rule_pooled", &POOL, &POOL_ARGUMENTS);
 
-/// What runs it.
+/// The operation on a pool of states.
 pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
 
 impl pool::InPool for Args<'_> {

@@ -25,7 +25,7 @@ struct Head<'p, 'a> {
     j: usize,
 }
 
-/// What one step reads.
+/// The inputs of one step.
 struct Step {
     /// With its length divided out, if that is wanted, and the inverse length; the query without the scale.
     q: (Vec<f64>, f64),
@@ -37,7 +37,7 @@ struct Step {
     beta: (f64, f64),
 }
 
-/// What one step does to the state.
+/// The effect of one step on the state.
 struct Moved {
     /// The decayed state.
     faded: Vec<f64>,

@@ -1,4 +1,4 @@
-//! What a slice of a sequence does to the state that enters it: both are results of the forward pass.
+//! The summary of a slice of a sequence: its state and its decay are results of the forward pass.
 
 use super::{Args, Outputs, forward, workspace_len};
 use crate::error::Result;

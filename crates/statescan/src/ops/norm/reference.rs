@@ -38,7 +38,7 @@ struct Group<'p, 'a> {
     first: usize,
 }
 
-/// What the passes of a group have in common.
+/// The values that the passes of a group share.
 struct Normed {
     /// x + residual.
     sum: Vec<f64>,
@@ -84,7 +84,7 @@ fn groups<'p, 'a>(p: &'p Problem<'a>) -> impl Iterator<Item = Group<'p, 'a>> {
     (0..rows).flat_map(move |row| (0..p.groups).map(move |g| Group { p, row: p.index(row), first: g * p.group }))
 }
 
-/// Where a channel of a group is among all numbers.
+/// Returns the index of a group's channel among all numbers.
 fn place(group: &Group<'_, '_>, channel: usize) -> usize {
     let [_, second, third] = group.p.leading;
     let [i, j, k] = group.row;

@@ -160,7 +160,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 /// The operation with states in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "selective_scan_pooled", &POOL, &POOL_ARGUMENTS);
 
-/// What runs it.
+/// The operation on a pool of states.
 pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
 
 impl pool::InPool for Args<'_> {
@@ -186,7 +186,7 @@ impl Args<'_> {
         StepSize { softplus: self.dt_softplus, limit: self.dt_limit }
     }
 
-    /// The same with steps that are made in another way.
+    /// Returns the arguments with another way of making steps.
     pub(crate) fn with_steps(self, steps: StepSize) -> Self {
         Args { dt_softplus: steps.softplus, dt_limit: steps.limit, ..self }
     }

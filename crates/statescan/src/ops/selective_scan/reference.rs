@@ -31,7 +31,7 @@ struct Channel<'p, 'a, S> {
     states: PhantomData<S>,
 }
 
-/// What one step computes before the state is touched.
+/// The values of one step that are computed before the state is touched.
 struct Step {
     x: f64,
     /// The step after bias, softplus and clamp, and its derivative by the raw one.

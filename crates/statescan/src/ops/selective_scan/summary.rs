@@ -1,4 +1,4 @@
-//! What a slice of a sequence does to the state that enters it, by the kernels of the forward pass.
+//! The summary of a slice of a sequence, computed by the kernels of the forward pass.
 //!
 //! The state is a final state from zero. The decay of an exponential rule is `exp(A T)` with `T` the sum of steps: a scan of two states that do
 //! not decay gives `T`, from 0, and from 1 whether the state gets through at all; a scan of one step makes the decay of both. Of the

@@ -35,7 +35,7 @@ pub struct Argument {
     pub name: &'static str,
     /// Its name in `Args` and in errors.
     pub field: &'static str,
-    /// What errors call its gradient.
+    /// The name of its gradient in errors.
     pub gradient_name: &'static str,
     /// Its names in other projects.
     pub aliases: &'static [&'static str],
@@ -70,7 +70,7 @@ impl Argument {
         }
     }
 
-    /// The same under the name of a field of `Args`, and with the name of its gradient: `operation!` calls it.
+    /// Sets the name to that of a field of `Args`, and the name of its gradient: `operation!` calls it.
     pub(crate) const fn field(mut self, field: &'static str, gradient_name: &'static str) -> Self {
         (self.field, self.gradient_name) = (field, gradient_name);
         if self.name.is_empty() {
@@ -79,31 +79,31 @@ impl Argument {
         self
     }
 
-    /// The same with another name than that of its field.
+    /// Sets a name other than that of its field.
     pub const fn named(mut self, name: &'static str) -> Self {
         self.name = name;
         self
     }
 
-    /// The same with names of other projects.
+    /// Adds its names in other projects.
     pub const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
     }
 
-    /// The same, which must be there.
+    /// Makes the argument required.
     pub const fn required(mut self) -> Self {
         self.required = true;
         self
     }
 
-    /// The same, which may be complex.
+    /// Allows complex elements.
     pub const fn complex(mut self, complex: Complex) -> Self {
         self.complex = complex;
         self
     }
 
-    /// The same state, whose gradient is complex where states are.
+    /// Makes the gradient of a state complex where states are.
     pub const fn carried_gradient(mut self) -> Self {
         self.carried_gradient = true;
         self

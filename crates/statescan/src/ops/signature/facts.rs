@@ -1,9 +1,10 @@
-//! What is known of an operation's calls besides what they take and give: for whoever measures them or compares them with the oracle.
+//! Facts about an operation's calls besides their arguments and results: for whoever measures them or compares them with the
+//! oracle.
 
 /// Products of sizes, each by its letters, times a number: `[(6.0, "BDLN")]` is 6 for each batch, channel, step and state.
 pub type Terms = &'static [(f64, &'static str)];
 
-/// What a pass computes.
+/// The amount of work of a pass.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     /// Additions and multiplications.
@@ -46,11 +47,11 @@ pub struct Facts {
     pub forward: Cost,
     /// A backward pass.
     pub backward: Cost,
-    /// What the oracle has to do, in state-steps.
+    /// The work of the oracle, in state-steps.
     pub oracle: Terms,
     /// The letters along which independent parts lie, the preferred ones first, each with the letter that is divided in proportion.
     pub independent: &'static [(char, Option<char>)],
-    /// Where matrices are multiplied with fewer bits.
+    /// The products of matrices that use fewer bits.
     pub tensor_cores: TensorCores,
     /// Sizes of a call that fits into the caches.
     pub small: &'static [(char, usize)],

@@ -32,13 +32,13 @@ impl OptionSpec {
         OptionSpec { name: "", aliases: &[], choice }
     }
 
-    /// The same under the name of a field of `Args`: `operation!` calls it.
+    /// Sets the name to that of a field of `Args`: `operation!` calls it.
     pub(crate) const fn field(mut self, field: &'static str) -> Self {
         self.name = field;
         self
     }
 
-    /// The same with names of other projects.
+    /// Adds its names in other projects.
     pub const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self

@@ -22,7 +22,7 @@ pub enum ResultType {
 pub struct Output {
     /// Its name.
     pub name: &'static str,
-    /// What errors call its cotangent.
+    /// The name of its cotangent in errors.
     pub cotangent_name: &'static str,
     /// Its names in other projects.
     pub aliases: &'static [&'static str],
@@ -46,37 +46,37 @@ impl Output {
         Output { name, cotangent_name: name, aliases: &[], layouts, dtype, complex, like: None, beside: None, cotangent: true }
     }
 
-    /// The same under the name of a field of `Outputs`, and with the name of its cotangent: `operation!` calls it.
+    /// Sets the name to that of a field of `Outputs`, and the name of its cotangent: `operation!` calls it.
     pub(crate) const fn field(mut self, field: &'static str, cotangent_name: &'static str) -> Self {
         (self.name, self.cotangent_name) = (field, cotangent_name);
         self
     }
 
-    /// The same with names of other projects.
+    /// Adds its names in other projects.
     pub const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
     }
 
-    /// The same with another element type.
+    /// Sets another element type.
     pub const fn dtype(mut self, dtype: ResultType) -> Self {
         self.dtype = dtype;
         self
     }
 
-    /// The same, which front ends leave out where an argument is not given.
+    /// Makes front ends leave the result out where an argument is not given.
     pub const fn beside(mut self, argument: &'static str) -> Self {
         self.beside = Some(argument);
         self
     }
 
-    /// The same, which is complex in some calls or all.
+    /// Makes the result complex in some calls or all.
     pub const fn complex(mut self, complex: Complex) -> Self {
         self.complex = complex;
         self
     }
 
-    /// The same without a cotangent.
+    /// Makes the result one without a cotangent.
     pub const fn constant(mut self) -> Self {
         self.cotangent = false;
         self

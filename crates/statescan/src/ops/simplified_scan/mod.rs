@@ -147,7 +147,7 @@ operation! {
 /// A simplified scan as data.
 pub static SIGNATURE: Signature = Signature { options: OPTIONS.split_at(2).0, ..TABLE }.resolved();
 
-/// The same with a skip, and so with a real result.
+/// A simplified scan with a skip, and so with a real result, as data.
 pub static INNER: Signature = Signature {
     name: "s5_inner",
     about: "S5's layer: the scan with y = f Re(C x) + D Re(u), real",
@@ -181,10 +181,10 @@ static POOL_WITH_SKIP: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(&WITH_
 /// A simplified scan whose states lie in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "simplified_scan_pooled", &POOL, &POOL_ARGUMENTS);
 
-/// The same with a skip, and so with a real result.
+/// A simplified scan with a skip whose states lie in a [pool].
 pub static POOLED_INNER: Signature = pool::pooled(&INNER, "s5_inner_pooled", &POOL, &POOL_WITH_SKIP);
 
-/// What runs them.
+/// The operations on a pool of states.
 pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
 pub(super) static INNER_IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &INNER };
 

@@ -255,7 +255,7 @@ fn row_backward<U: Scalar, S: Scalar + Mul<U, Output = S>>(row: &Row<'_, '_, U, 
     }
 }
 
-/// What the outputs of a step say about its states, which are `after`, and about what else makes them.
+/// Adds the gradients that the outputs of a step give to its states, which are `after`, and to the other inputs of the outputs.
 fn output_backward<U: Scalar, S: Scalar + Mul<U, Output = S>>(
     row: &Row<'_, '_, U, S>,
     t: usize,

@@ -1,4 +1,4 @@
-//! What a slice of a sequence does to the state that enters it. Its decay is that of a selective scan of one state for each channel.
+//! The summary of a slice of a sequence. Its decay is that of a selective scan of one state for each channel.
 
 use super::{Args, Outputs, Problem, TABLE, forward};
 use crate::error::Result;

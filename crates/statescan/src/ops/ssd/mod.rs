@@ -172,7 +172,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 /// The operation with states in a [pool].
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "ssd_pooled", &POOL, &POOL_ARGUMENTS);
 
-/// What runs it.
+/// The operation on a pool of states.
 pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
 
 impl pool::InPool for Args<'_> {

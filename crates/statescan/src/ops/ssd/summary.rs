@@ -1,4 +1,4 @@
-//! What a slice of a sequence does to the state that enters it. Its decay, one for each head, is that of a selective scan of one state.
+//! The summary of a slice of a sequence. Its decay, one for each head, is that of a selective scan of one state.
 
 use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;

@@ -64,7 +64,7 @@ pub(super) type Filters<'m, T> = FiltersOf<Array<'m, T>>;
 pub(super) type FiltersMut<'m, T> = FiltersOf<ArrayMut<'m, T>>;
 
 impl<T: Real> FiltersMut<'_, T> {
-    /// The same filters, to be read.
+    /// Returns these filters for reading.
     #[inline(always)]
     pub(super) fn read(&self) -> Filters<'_, T> {
         let &FiltersOf { ref weight, ref bias, width, pitch } = self;
@@ -135,7 +135,7 @@ impl<'m, T: Real> Span<'m, T> {
 }
 
 impl<T: Real> SpanMut<'_, T> {
-    /// The same of a tensor that is written.
+    /// Returns the span of a tensor that is written.
     ///
     /// # Safety
     /// As for [`Divided::part`].
@@ -164,7 +164,8 @@ impl<'m, T, A> SpanOf<ArrayOf<'m, T, A>> {
     }
 }
 
-/// Where a channel and a position of a (B, D, L) tensor lie, and the elements from position to position, if channels lie side by side.
+/// Returns the offset of a channel and a position of a (B, D, L) tensor, and the elements from position to position, if channels
+/// lie side by side.
 fn side_by_side(strides: &[isize], batch: usize, channel: usize, position: usize) -> Option<(isize, isize)> {
     let offset = batch as isize * strides[0] + channel as isize + position as isize * strides[2];
     (strides[1] == 1).then_some((offset, strides[2]))
@@ -321,7 +322,7 @@ fn exp_minus_each<T: Real, S: Isa, const R: usize>(v: [V<T, S>; R]) -> [V<T, S>;
 /// Below, a power of e, as one of 2, is one that [`V::exp2_product`] calls bounded.
 const BOUNDED: f64 = 86.0;
 
-/// Where the sigmoid has long reached its smallest value: below, `v` times that would grow again.
+/// The sigmoid has long reached its smallest value here: below, `v` times that would grow again.
 const LOWEST: f64 = -1000.0;
 
 /// The derivative of [`silu`]: `s (1 + v s e^-v)` with `s = sigmoid(v)`. The smallest `s` is a normal number, and far below 0 the derivative
@@ -342,7 +343,7 @@ fn silu_derivative_each<T: Real, S: Isa, const R: usize>(mut v: [V<T, S>; R]) ->
     slope
 }
 
-/// What the jobs of one thread work in, with so many tiles of their own.
+/// The scratch memory of one thread's jobs, with so many tiles of their own.
 pub(super) struct Scratch<'m, T, const TILES: usize> {
     pub tiles: [ArrayMut<'m, T>; TILES],
     pub filters: FiltersMut<'m, T>,

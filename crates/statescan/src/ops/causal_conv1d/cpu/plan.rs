@@ -28,7 +28,7 @@ pub(crate) struct Slice {
 pub(crate) struct Plan {
     pub axis: Axis,
     pub slices: Vec<Slice>,
-    /// Where each group of slices ends; weight gradients are first summed over a group, then over groups.
+    /// The end of each group of slices; weight gradients are first summed over a group, then over groups.
     pub groups: Vec<usize>,
     /// Channels in a tile.
     pub tile_channels: usize,

@@ -54,7 +54,7 @@ impl<'m, A> Lines<ArrayOf<'m, u8, A>> {
         Lines { bytes: self.bytes.moved(by), ..self }
     }
 
-    /// Where a channel and a step would be, inside or not.
+    /// Returns the address of a channel and a step, inside or not.
     #[inline(always)]
     fn address(&self, channel: usize, step: usize) -> *const u8 {
         self.bytes.ptr().wrapping_offset(self.distance(channel, step))
@@ -121,7 +121,7 @@ impl<'m> Rows<'m> {
 struct Stretches<'s, T: Real, S: Isa> {
     /// W-1
     before: usize,
-    /// What lies before the segment.
+    /// The inputs before the segment.
     states: Array<'s, T>,
     staged: ArrayMut<'s, T>,
     sums: Sums<'s, T, S>,
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::cpu::Level;
 
-    /// The same line stored in every way.
+    /// Stores one line in every way.
     struct Ways<'x> {
         x: &'x [f32],
         y: [&'x mut [f32]; 3],

@@ -1,10 +1,10 @@
-//! What the convolution's kernels take.
+//! Parameters of the convolution's kernels.
 
 use crate::cuda::{Address, Strided, params};
 use crate::ops::on_cuda::Slots;
 
 params! {
-    /// What every pass reads.
+    /// Parameters of every pass.
     pub(super) struct Conv {
         /// (batch, channel, step)
         pub x: Strided,

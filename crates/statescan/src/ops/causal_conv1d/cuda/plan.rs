@@ -4,7 +4,7 @@ use super::OP;
 use crate::cuda::{Launch, Numbers};
 use crate::error::Result;
 
-/// What a plan depends on besides the device.
+/// The inputs of a plan besides the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub batch: usize,
@@ -133,8 +133,8 @@ impl Plan {
         Self::new(shape, geometry, rounds, |_, items| items)
     }
 
-    /// Where filters have gradients (`summing`), a block sums over part of the batch and the steps; over all of them without memory for
-    /// the parts (`apart`).
+    /// With gradients of filters (`summing`), a block sums over part of the batch and the steps; over all of them without memory
+    /// for the parts (`apart`).
     pub(super) fn backward(shape: &Shape, numbers: Numbers, summing: bool, apart: bool) -> Result<Plan> {
         let splits = |channel_blocks: usize, items: usize| match (summing, apart) {
             (false, _) => items,

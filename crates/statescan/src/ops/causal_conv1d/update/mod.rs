@@ -9,10 +9,10 @@
 //! | conv_state_indices | (B,) | i32 or i64: the state that a row uses, negative for none |
 //! | -> y | as x | real |
 //!
-//! Without `cache_seqlens` the state is the last M inputs, the latest last: it moves by T. With them it is a circular buffer: a row that has
-//! seen `n` inputs keeps input `i` at `i mod M`, and the new ones go to `n mod M` and on.
-//! Where an index is negative, `y` is zero and no state is touched. On CUDA only the device reads indices and lengths: an index that is out of
-//! range counts as negative, one that is used twice gives wrong results, and a length counts modulo M.
+//! Without `cache_seqlens` the state is the last M inputs, the latest last: it moves by T. With them it is a circular buffer: a
+//! row that has seen `n` inputs keeps input `i` at `i mod M`, and the new ones go to `n mod M` and on. A row with a negative
+//! index has a `y` of zero and touches no state. On CUDA only the device reads indices and lengths: an index that is out of range
+//! counts as negative, one that is used twice gives wrong results, and a length counts modulo M.
 
 mod cpu;
 mod cuda;
@@ -76,7 +76,7 @@ step! {
         conv_state_indices = index(&["B"]),
     }
     options {
-        /// What follows the sum.
+        /// The function after the sum.
         activation: Activation = ACTIVATION,
     }
     results { y = like("x", &["BD", "BDT"]).alias(&["out"]), }

@@ -7,7 +7,7 @@ use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{Tile, TileMut};
 use crate::cpu::{Array, ArrayMut, Kernel};
 
-/// What steps read the state with: keys and queries, decayed themselves where each channel has its decay.
+/// The vectors by which steps read the state: keys and queries, decayed themselves where each channel has its decay.
 #[derive(Clone, Copy)]
 pub(super) struct Readers<'r, T> {
     pub k: Array<'r, T>,
@@ -131,7 +131,7 @@ fn read<T: Real, S: Isa, const N: usize>(
     sums
 }
 
-/// What a step leaves to be done: its key, its decays, or its decay, and what is written.
+/// The part of a step that is still to be done: its key, its decays, or its decay, and the value that is written.
 struct Past<'p, T: Real, S: Isa, const N: usize> {
     key: Array<'p, T>,
     decays: Array<'p, T>,

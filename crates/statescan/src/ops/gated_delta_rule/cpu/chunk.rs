@@ -85,7 +85,7 @@ pub(super) struct Scratch<'m, T> {
     pub by: ByRows<'m, T>,
     /// The gradient by the sum of logarithms up to each step, and in place of it that by the logarithms.
     pub by_log: Factors<'m, T>,
-    /// The same at the end of the chunk, for every channel.
+    /// The gradient by the sum of logarithms at the end of the chunk, for every channel.
     pub by_end: ArrayMut<'m, T>,
     pub dbeta: ArrayMut<'m, T>,
     /// Raw gates, and in place of them their gradients.

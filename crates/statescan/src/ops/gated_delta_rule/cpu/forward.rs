@@ -15,7 +15,7 @@ use crate::ops::sequences::{Segment, StateRow};
 use crate::tensor::View;
 use core::ops::Range;
 
-/// What the jobs of one thread work in.
+/// The scratch memory of one thread's jobs.
 struct Scratch<'m, T> {
     keys: Keys<'m, T>,
     rates: Rates<'m, T>,
@@ -30,7 +30,7 @@ struct Scratch<'m, T> {
     u: Rows<'m, T>,
 }
 
-/// What raw gates of one head are made with.
+/// The parameters of one head's raw gates.
 pub(super) struct Own<'m, T> {
     bias: ArrayMut<'m, T>,
     rate: ArrayMut<'m, T>,

@@ -34,7 +34,7 @@ impl<'m, T: Real> Rows<'m, T> {
     }
 }
 
-/// Where rows of queries and keys are in a call.
+/// The rows of queries and keys of a call.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Place<'v> {
     pub q: Area<'v>,
@@ -45,7 +45,7 @@ pub(in super::super) struct Place<'v> {
 pub(in super::super) struct Keys<'m, T> {
     pub q: Rows<'m, T>,
     pub k: Rows<'m, T>,
-    /// What q and k are multiplied with: inverse lengths, or 1; with the scale for q.
+    /// The factors of q and k: inverse lengths, or 1; with the scale for q.
     pub by_q: ArrayMut<'m, T>,
     pub by_k: ArrayMut<'m, T>,
     /// `<q, k>` times both.

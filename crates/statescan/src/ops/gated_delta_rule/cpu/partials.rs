@@ -45,7 +45,7 @@ impl Partials {
     }
 }
 
-/// The same for jobs.
+/// The partial sums as jobs share them.
 #[derive(Clone, Copy)]
 pub(super) struct Shared<'s> {
     sums: Divided<'s, f64>,

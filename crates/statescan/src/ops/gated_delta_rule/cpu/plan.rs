@@ -71,8 +71,9 @@ pub(super) fn chunks(segment: &Segment) -> impl DoubleEndedIterator<Item = Range
     (segment.start..end).step_by(CHUNK).map(move |start| start..end.min(start + CHUNK))
 }
 
-/// Where a forward pass saves what the backward pass needs: first the states, one for each chunk of a segment after the first one, which starts from the
-/// segment's own initial state, each (head of values, key, column); and then `u` of every chunk, each (head of values, step, column).
+/// The layout of the numbers that a forward pass saves for the backward pass: first the states, one for each chunk of a segment
+/// after the first one, which starts from the segment's own initial state, each (head of values, key, column); and then `u` of
+/// every chunk, each (head of values, step, column).
 #[derive(Debug, Clone)]
 pub(in super::super) struct Checkpoints {
     /// Index of the first saved state of each segment.

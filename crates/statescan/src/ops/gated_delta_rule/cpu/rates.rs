@@ -13,7 +13,8 @@ pub(in super::super) fn rate<T: Real>(a_log: &View<'_>, head: usize) -> T {
     T::from_f64(a_log.at(&[head]).re.exp())
 }
 
-/// What a raw gate is made with. Gates of one number lie in one row of all rows, and so do these then; those by channel lie in rows of their own.
+/// The parameters of a raw gate. Gates of one number lie in one row of all rows, and so do these then; those by channel lie in
+/// rows of their own.
 #[derive(Clone, Copy)]
 pub(in super::super) struct HeadRates<'r, T> {
     /// For every row, or for every channel.

@@ -1,4 +1,4 @@
-//! What is saved, and what is read of it.
+//! Kernels that save numbers for the backward pass and read them.
 
 use crate::cpu::Kernel;
 use crate::cpu::simd::{Isa, Real};

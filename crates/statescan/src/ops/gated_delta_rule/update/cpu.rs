@@ -53,11 +53,11 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, state: RawViewMut, y: RawVie
     });
 }
 
-/// What the jobs of one thread work in.
+/// The scratch memory of one thread's jobs.
 struct Scratch<'m, T> {
     keys: Keys<'m, T>,
     rates: Rates<'m, T>,
-    /// What raw gates are made with: for every head, or the channels of one.
+    /// The parameters of raw gates: for every head, or the channels of one.
     bias: ArrayMut<'m, T>,
     rate: ArrayMut<'m, T>,
     read_k: ArrayMut<'m, T>,
@@ -219,7 +219,7 @@ impl Job<'_, '_> {
     }
 }
 
-/// What a step of one head reads: the rows of its key and of its gates.
+/// The inputs of a step of one head: the rows of its key and of its gates.
 struct StepRows<'s, 'm, T> {
     keys: &'s Keys<'m, T>,
     rates: &'s Rates<'m, T>,

@@ -91,7 +91,7 @@ struct Block<'j> {
 }
 
 impl Block<'_> {
-    /// Where the vectors of a row begin.
+    /// Returns the starts of a row's vectors.
     #[inline(always)]
     fn vectors<T: Real, S: Isa>(&self) -> impl Iterator<Item = usize> + use<T, S> {
         (0..self.padded).step_by(T::lanes::<S>())
@@ -238,7 +238,7 @@ fn backward_block<T: Real, S: Isa, F: Field<T, S>>(
     store_state(simd, block, &targets.initial_state, back.arrays.carries.read());
 }
 
-/// What a backward pass reads and writes, from the block's first channel on.
+/// The tensors that a backward pass reads and writes, from the block's first channel on.
 struct Planes<'v> {
     a: Plane<'v>,
     b: Plane<'v>,

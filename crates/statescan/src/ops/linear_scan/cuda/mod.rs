@@ -36,7 +36,7 @@ params! {
         a: Timed,
         /// The cotangent of `h` in a gradient.
         b: Timed,
-        /// What the scan writes, or reads in a gradient.
+        /// The states that the scan writes, or reads in a gradient.
         h: Timed,
         da: Timed,
         db: Timed,
@@ -57,7 +57,7 @@ params! {
     }
 }
 
-/// What a scan reads and writes, in the order of memory: `b` is the cotangent of `h` in a gradient.
+/// The tensors that a scan reads and writes, in the order of memory: `b` is the cotangent of `h` in a gradient.
 #[derive(Debug, Clone, Copy, Default)]
 struct Operands<'v> {
     b: Option<View<'v>>,
@@ -142,7 +142,7 @@ impl Workspace {
         Some(Workspace(address.next_multiple_of(16)))
     }
 
-    /// What comes after so many elements.
+    /// Returns the workspace after so many elements.
     fn after(self, elements: usize) -> Workspace {
         Workspace((self.0 + 4 * elements as u64).next_multiple_of(16))
     }
@@ -289,7 +289,7 @@ impl<'p, 'a> Call<'p, 'a> {
         (axes, timed.map(Option::unwrap_or_default))
     }
 
-    /// What a kernel is compiled for, but for its pass.
+    /// Returns the constants that a kernel is compiled with, but for its pass.
     fn config(&self, o: &Operands<'_>, again: Option<Again>, gradient: bool, plan: &Plan) -> Config {
         let (p, a, by_time) = (self.problem, self.in_memory(self.problem.a), self.shape().by_time);
         let vector = |view: &Option<View<'_>>| {

@@ -5,7 +5,7 @@ use super::OP;
 use crate::cuda::{Launch, Numbers};
 use crate::error::{Error, Result};
 
-/// What a plan depends on besides the device.
+/// The inputs of a plan besides the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub rows: usize,

@@ -115,7 +115,7 @@ impl<'p, 'a> Group<'p, 'a> {
     }
 }
 
-/// Where the vectors of a group begin.
+/// Returns the starts of a group's vectors.
 #[inline(always)]
 fn vectors<T: Real, S: Isa>(problem: &Problem<'_>) -> impl Iterator<Item = usize> + use<T, S> {
     (0..padded(problem)).step_by(T::lanes::<S>())
@@ -175,7 +175,7 @@ impl<'m, T: Real> Weights<'m, T> {
         [&self.weight, &self.bias].map(|array| array.read().from(group.number * padded(group.problem)))
     }
 
-    /// The same, to be written.
+    /// Returns the parameters of a group for writing.
     #[inline(always)]
     fn of_mut(&mut self, group: Group<'_, '_>) -> [ArrayMut<'_, T>; 2] {
         [&mut self.weight, &mut self.bias].map(|array| array.from(group.number * padded(group.problem)))

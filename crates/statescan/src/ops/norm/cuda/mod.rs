@@ -42,7 +42,7 @@ params! {
 }
 
 params! {
-    /// What both passes read.
+    /// The inputs of both passes.
     struct Inputs(shape: Shape) {
         x: Strided,
         residual: Strided,
@@ -120,7 +120,7 @@ fn sums_len(problem: &Problem<'_>, numbers: Numbers) -> usize {
     2 * problem.dim() * teams.into_iter().max().unwrap_or(0)
 }
 
-/// What a backward pass over rows of numbers of so many bytes prefers.
+/// Returns the preference of a backward pass over rows of numbers of so many bytes.
 fn backward_preference(problem: &Problem<'_>, size: usize) -> Preference {
     let more = size > 2 || problem.layer || problem.norm_before_gate && problem.z.is_some();
     if more { BACKWARD_WITH_MORE } else { BACKWARD }
@@ -243,7 +243,7 @@ impl<'p, 'a> Call<'p, 'a> {
         Ok(Some((plan, Kernel { config, launch, params })))
     }
 
-    /// Where the teams leave their sums for weight and bias.
+    /// Returns the addresses where the teams leave their sums for weight and bias.
     fn terms(&self, plan: &Plan, targets: &GradientTargets) -> [u64; 2] {
         let terms = targets.workspace.as_ref().map_or(0, |workspace| workspace.as_mut_ptr() as u64);
         [terms, terms + 4 * (plan.teams() * self.problem.dim()) as u64]

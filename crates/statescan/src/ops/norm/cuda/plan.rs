@@ -3,7 +3,7 @@
 use crate::cuda::{Launch, Numbers};
 use crate::error::Result;
 
-/// What a kernel is fastest with.
+/// The sizes with which a kernel is fastest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Preference {
     /// The most threads of a team with [`FEW`] channels each.

@@ -59,7 +59,7 @@ impl Pass for BackwardPass<'_, '_> {
     }
 }
 
-/// What the jobs of one pass share.
+/// The inputs and targets that the jobs of one pass share.
 pub(super) struct Jobs<'p, 'a, E: Types> {
     pub context: &'p Context<'p, 'a>,
     pub sources: &'p Sources<'p>,
@@ -69,14 +69,14 @@ pub(super) struct Jobs<'p, 'a, E: Types> {
     sizes: Sizes,
 }
 
-/// What jobs leave behind.
+/// The memory in which jobs leave their results.
 struct Left<'l, T> {
     partials: &'l SharedPartials<'l, T>,
     /// For themselves, from window to window; none where every job is run once, and a thread's own memory serves one after the other.
     kept: &'l [KeptOfBlocks<'l, T>],
 }
 
-/// What a job is run for at once.
+/// The part of a job that runs at once.
 struct Part<'w> {
     job: usize,
     /// The steps that are walked.
@@ -156,7 +156,8 @@ impl<'p, 'a, E: Types> Jobs<'p, 'a, E> {
 }
 
 impl Context<'_, '_> {
-    /// What a walker counts in a block: vectors of states, and that all that is summed over states has been used.
+    /// Returns the count of a block when a walker is done with it: its vectors of states, and one more after all sums over states
+    /// have been used.
     pub(super) fn counted(&self) -> usize {
         self.problem.dstate / self.plan.lanes_per_channel + 1
     }

@@ -285,7 +285,7 @@ fn both<'b, T: Real>(
     (own.as_mut().map_or(walked, WalkedTiles::cells).get(), walked.get())
 }
 
-/// What the gradient by the gate is made of.
+/// The inputs of the gradient by the gate.
 struct ByGate<'g, T> {
     lanes: Lanes,
     cotangent: Array<'g, T>,

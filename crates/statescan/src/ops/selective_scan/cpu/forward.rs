@@ -268,7 +268,8 @@ struct Tile<'t, T> {
     dstate: usize,
     /// Vectors of states.
     vectors: usize,
-    /// What is prefetched on the way; not by value, since a copy right after it was written waits for every store before it.
+    /// Rows that are prefetched on the way; not by value, since a copy right after it was written waits for every store before
+    /// it.
     prefetch: &'t mut Prefetch<AHEAD>,
     /// How the states before the tile are saved, if they are, and where they have been collected for that.
     save: Option<CopyRows<'t, T>>,

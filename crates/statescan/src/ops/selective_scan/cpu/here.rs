@@ -1,4 +1,4 @@
-//! Where a job is at work: a tile of time of a block of channels, and what that is of each tensor.
+//! The place of a job's work, a tile of time of a block of channels, and its part of each tensor.
 
 use super::super::{Problem, Projection};
 use super::Types;
@@ -65,14 +65,14 @@ impl<'h, 'a> Here<'h, 'a> {
         Some(Here { block: Block { first, count: self.lanes.channels.min(self.channels.end - first) }, ..*self })
     }
 
-    /// What a (B, D, L) tensor has here.
+    /// Returns the part of a (B, D, L) tensor that lies here.
     #[inline(always)]
     pub(super) fn area<'v>(&self, view: &View<'v>) -> Area<'v> {
         let plane = Plane::of(view, 1, 2).along(self.segment.batch, view.strides()[0]);
         plane.at(self.block.first, self.start).area(self.block.count, self.steps)
     }
 
-    /// The same of a tensor that is written.
+    /// Returns the part of a written tensor that lies here.
     #[inline(always)]
     pub(super) fn area_mut(&self, view: &RawViewMut) -> AreaMut {
         let plane = PlaneMut::of(view, 1, 2).along(self.segment.batch, view.strides()[0]);

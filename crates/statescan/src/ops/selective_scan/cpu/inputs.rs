@@ -1,4 +1,4 @@
-//! What the loops of a job read: tiles of a block of channels, its parameters, maps.
+//! The inputs of a job's loops: tiles of a block of channels, its parameters, maps.
 
 use super::super::{Problem, Projection};
 use super::here::{by_state, double};
@@ -24,7 +24,7 @@ pub(super) struct Sizes {
     pub map: usize,
     /// A tile of one real quantity with every step repeated over its channel's lanes.
     pub tile: usize,
-    /// The same with steps in a channel's lanes one after the other.
+    /// A tile of one real quantity with consecutive steps in a channel's lanes.
     pub own_tile: usize,
     /// See [`scratch_len`](super::lanes::scratch_len).
     pub lanes: usize,
@@ -116,11 +116,11 @@ pub(super) type Parameters<'m, T> = ParametersOf<Array<'m, T>>;
 /// Parameters to be loaded.
 pub(super) type ParametersMut<'m, T> = ParametersOf<ArrayMut<'m, T>>;
 
-/// The same for all blocks of a job.
+/// Parameters of all blocks of a job.
 pub(super) type ParametersOfBlocks<'m, T> = ParametersOf<Arrays<'m, T>>;
 
 impl<A> ParametersOf<A> {
-    /// The same of something else for each.
+    /// Applies a function to each parameter.
     #[inline(always)]
     pub(super) fn each<'p, B>(&'p self, f: impl Fn(&'p A) -> B) -> ParametersOf<B> {
         let ParametersOf { a, b, c, largest, bias, skip } = self;
@@ -148,7 +148,7 @@ impl<'m, T: Real> ParametersOfBlocks<'m, T> {
         self.each(|arrays| arrays.read(i))
     }
 
-    /// The same, to be loaded.
+    /// Returns the parameters of block `i`, to be loaded.
     #[inline(always)]
     pub(super) fn of_mut(&mut self, i: usize) -> ParametersMut<'_, T> {
         let ParametersOf { a, b, c, largest, bias, skip } = self;

@@ -1,11 +1,11 @@
-//! What the jobs of a backward pass keep from tile to tile.
+//! Memory of a backward pass's jobs that lasts from tile to tile.
 
 use super::super::Problem;
 use super::inputs::{Parameters, ParametersOfBlocks, Sizes};
 use crate::cpu::simd::Real;
 use crate::cpu::{ArrayMut, Arrays, Room};
 
-/// What stays of one block of channels for a whole job.
+/// The memory of one block of channels, which lasts for a whole job.
 pub(super) struct Kept<'m, T> {
     pub parameters: Parameters<'m, T>,
     /// The gradient by the states before the tile, which is carried from tile to tile.
@@ -19,7 +19,7 @@ pub(super) struct Kept<'m, T> {
     pub dbias: ArrayMut<'m, T>,
 }
 
-/// The same for all blocks of a job.
+/// The memory of all blocks of a job.
 pub(super) struct KeptOfBlocks<'m, T> {
     pub parameters: ParametersOfBlocks<'m, T>,
     g: Arrays<'m, T>,
@@ -51,7 +51,7 @@ impl<'m, T: Real> KeptOfBlocks<'m, T> {
         Kept { parameters: self.parameters.of(i), g, da, db, dc, dd: self.dd.of(i), dbias: self.dbias.of(i) }
     }
 
-    /// The same once more, for a thread that walks the next tile or window of the job.
+    /// Returns the memory once more, for a thread that walks the next tile or window of the job.
     ///
     /// # Safety
     /// Threads take turns: what one uses, no other does meanwhile.

@@ -1,9 +1,9 @@
-//! Where channels are so few that each has several lanes, its states are dealt over them: state `n` is in lane `n % per_channel` of its
-//! channel's.
+//! A channel has several lanes if channels are few. Its states are dealt over them then: state `n` is in lane `n % per_channel`
+//! of its channel's.
 //!
-//! What has no states (x, dt, the output) is not repeated, so that nothing is computed twice: a channel's lanes then hold consecutive steps,
-//! and a tile is (step / per_channel, channel, step % per_channel). For the recurrence a step is repeated over its channel's lanes, and what
-//! the recurrence sums over states is summed over those lanes afterwards.
+//! Values without states (x, dt, the output) are not repeated, so that nothing is computed twice: a channel's lanes then hold
+//! consecutive steps, and a tile is (step / per_channel, channel, step % per_channel). For the recurrence a step is repeated over
+//! its channel's lanes, and its sums over states are summed over those lanes afterwards.
 
 use crate::cpu::simd::{Isa, Real, V};
 use crate::cpu::tile::{self, Area, AreaMut, AreaOf, MAX_LANES, STEPS, Tile, TileMut};
@@ -283,7 +283,7 @@ impl Lanes {
         self.positions(sizes, |dealt, collected| to.set(collected, from.get(dealt)));
     }
 
-    /// Where the states are (state, part, channel) after that.
+    /// Returns the array that has the states as (state, part, channel) after that.
     #[inline(always)]
     pub(super) fn collected<'c, T>(
         self,

@@ -110,7 +110,7 @@ fn dispatch(problem: &Problem<'_>, pass: impl Pass) {
     }
 }
 
-/// What the innermost loops are compiled for besides: the discretization, and whether B and C vary with time.
+/// The constants that the innermost loops are compiled with besides: the discretization, and whether B and C vary with time.
 trait Variant: Types {
     type R: Rule;
     const VARYING: bool;
@@ -192,7 +192,7 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
     dispatch(problem, backward::BackwardPass { exec, problem, sources, targets });
 }
 
-/// What the jobs of one pass share.
+/// The problem and plan that the jobs of one pass share.
 struct Context<'c, 'a> {
     problem: &'c Problem<'a>,
     plan: Plan,

@@ -7,9 +7,9 @@ use crate::ops::CHECKPOINT;
 use crate::tensor::View;
 use core::ops::Range;
 
-/// Where the states of the forward pass are kept: one for each [`CHECKPOINT`] steps of a segment after the first ones, which start from the
-/// segment's own initial state. One state is (dstate, parts, padded dim), channels fastest, padded so that it does not depend on the
-/// width of a vector.
+/// The layout of the states that the forward pass saves: one for each [`CHECKPOINT`] steps of a segment after the first ones,
+/// which start from the segment's own initial state. One state is (dstate, parts, padded dim), channels fastest, padded so that
+/// it does not depend on the width of a vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Checkpoints {
     /// Index of the first saved state of each segment.
@@ -138,7 +138,7 @@ impl Plan {
     }
 }
 
-/// The same ranges, the last sixth of them in halves and quarters of whole vectors.
+/// Returns these ranges with the last sixth of them in halves and quarters of whole vectors.
 fn tapered(ranges: Vec<Range<usize>>, vector: usize) -> Vec<Range<usize>> {
     let count = ranges.len();
     let slices = |i: usize| match count - i {

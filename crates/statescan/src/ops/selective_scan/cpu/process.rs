@@ -18,7 +18,7 @@ const TOGETHER: usize = 4;
 const LOADING: usize = 5;
 const GATING: usize = 3;
 
-/// That for so many vectors of a tile.
+/// Returns the time of loading so many vectors of a tile, in the unit of `LOADING`.
 pub(super) fn loading(vectors: usize, gated: bool) -> usize {
     vectors * (LOADING + if gated { GATING } else { 0 })
 }
@@ -79,7 +79,7 @@ impl<T: Real, const SLOPE: bool, const MOST: usize> Kernel for LoadTiles<'_, '_,
     }
 }
 
-/// What [`LoadTiles`] does to tiles that are loaded.
+/// The processing of loaded tiles by [`LoadTiles`].
 struct Process<'p, 'a, T: Real, S: Isa> {
     problem: &'p Problem<'a>,
     tiles: Tiles<'p, T>,
@@ -116,7 +116,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
     }
 }
 
-/// What becomes of the gate.
+/// The use of the gate.
 pub(super) enum Gate<'g, T> {
     /// Multiplies this tile, the output, by `silu(z)`.
     Apply(ArrayMut<'g, T>),

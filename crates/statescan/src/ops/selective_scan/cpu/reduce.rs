@@ -9,7 +9,7 @@ use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
 
-/// What the jobs of one backward pass leave behind.
+/// The partial gradients that the jobs of one backward pass leave.
 pub(super) struct Partials<'e, T> {
     /// By B and C where they vary: (range of channels, batch, state, part, step of a window), those
     /// by B first.
@@ -42,7 +42,7 @@ impl Sizes {
     }
 }
 
-/// The same for the jobs: each writes its own elements.
+/// The partial gradients as jobs share them: each writes its own elements.
 #[derive(Clone, Copy)]
 pub(super) struct SharedPartials<'p, T> {
     pub b: Option<Divided<'p, T>>,

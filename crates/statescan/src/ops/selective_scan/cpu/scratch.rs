@@ -12,7 +12,8 @@ pub(super) struct Scratch<'m, T> {
     pub staging: ArrayMut<'m, T>,
     /// The states before the tile.
     pub h: ArrayMut<'m, T>,
-    /// What the sweep reads and writes, and the same as it is loaded and stored: none with one lane a channel, where they are the same arrays.
+    /// The tiles that the sweep reads and writes, and those tiles as they are loaded and stored: none with one lane a channel,
+    /// where they are the same arrays.
     pub walked: WalkedTiles<'m, T>,
     pub own: Option<WalkedTiles<'m, T>>,
     pub stored: Stored<'m, T>,

@@ -25,7 +25,7 @@ pub(super) const STORED: usize = 2;
 /// Steps of each direction after which some of that is prefetched: all at once would be waited for.
 const STEPS_PER_PREFETCH: usize = 4;
 
-/// What the loops over states read and write at every step: tiles (step, lane), each step repeated over its channel's lanes.
+/// The tiles that the loops over states read and write at every step: (step, lane), each step repeated over its channel's lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Walked<'m, T> {
     pub dt: Cells<'m, T>,
@@ -54,7 +54,7 @@ pub(super) struct WalkedOf<A> {
 
 /// The tiles of one thread.
 pub(super) type WalkedTiles<'m, T> = WalkedOf<Arrays<'m, T>>;
-/// The same, each by several names.
+/// The tiles of one thread as cells, each by several names.
 pub(super) type WalkedCells<'m, T> = WalkedOf<CellArrays<'m, T>>;
 
 /// [`Walked`] tile by tile, and what they are stored from; the decay's own where it has its own step.
@@ -110,7 +110,7 @@ impl<'m, T: Real> WalkedCells<'m, T> {
 pub(super) struct ByMap<'m, T> {
     /// Whether the map varies with time.
     varying: bool,
-    /// What is gathered: (state, part, step), summed over lanes, where the map varies, and (state, part, lane) where it does not.
+    /// The sums: (state, part, step), summed over lanes, where the map varies, and (state, part, lane) where it does not.
     sum: Cells<'m, T>,
 }
 
@@ -124,7 +124,7 @@ impl<'m, T> ByMap<'m, T> {
     }
 }
 
-/// What the loops keep of `STORED` states.
+/// The memory of the loops over `STORED` states.
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'m, T> {
     /// The states before each step, and the decay of each step, at a distance that is known likewise.
@@ -150,7 +150,7 @@ impl<'m, T: Real> Stored<'m, T> {
         [steps.of(0), steps.of(1)]
     }
 
-    /// What is pending of B and of C.
+    /// Returns the pending gradients by B and by C.
     #[inline(always)]
     fn pending<E: Types<T = T>, S: Isa>(self) -> [Cells<'m, T>; 2] {
         let width = T::lanes::<S>();
@@ -180,7 +180,7 @@ pub(super) struct Sweep<'w, 't, T> {
     pub steps: usize,
     pub dstate: usize,
     pub lanes: Lanes,
-    /// What is prefetched on the way.
+    /// Rows that are prefetched on the way.
     pub prefetch: &'w mut Prefetch<AHEAD>,
     /// Set where other threads walk other tiles of the row at the same time; the vectors of states are counted from `counted` on.
     pub walker: &'w mut Option<Walker<'t>>,
@@ -190,7 +190,7 @@ pub(super) struct Sweep<'w, 't, T> {
 /// Numbers of a type's field.
 type Number<E, T, S> = <<E as Types>::K as FieldKind>::Of<T, S>;
 
-/// What the loop backwards carries from step to step, for each state of a group.
+/// The numbers that the loop backwards carries from step to step, for each state of a group.
 struct Carried<F, const COUNT: usize> {
     /// The gradient by the state.
     g: [F; COUNT],
@@ -201,7 +201,7 @@ struct Carried<F, const COUNT: usize> {
     da: [F; COUNT],
 }
 
-/// What a step backwards has of its tiles.
+/// The values of its tiles at one step of the way backwards.
 struct Step<T: Real, S: Isa> {
     t: usize,
     /// Its row of what is pending for the maps.
@@ -232,7 +232,7 @@ impl<T: Real> Loops<T> for Sweep<'_, '_, T> {
     }
 }
 
-/// What a sweep of so many vectors of states does: each is walked in both directions.
+/// Returns the work of a sweep over so many vectors of states, each of which is walked in both directions.
 pub(super) fn work(vectors: usize, steps: usize) -> usize {
     2 * vectors * steps
 }
@@ -253,7 +253,7 @@ impl<T: Real> Sweep<'_, '_, T> {
         }
     }
 
-    /// The same on the way, before step `t`.
+    /// Prefetches on the way, before step `t`.
     #[inline(always)]
     fn prefetch_at<S: Isa, const COUNT: usize>(&mut self, t: usize) {
         if prefetches_on_the_way::<S>() && t.is_multiple_of(STEPS_PER_PREFETCH) {
@@ -467,7 +467,7 @@ impl<T: Real> Sweep<'_, '_, T> {
     }
 }
 
-/// What is pending for a map, to be summed over lanes: vectors of steps of `count` vectors of states, as many as a vector has lanes.
+/// Sums the pending gradients by a map over lanes: vectors of steps of `count` vectors of states, as many as a vector has lanes.
 struct Sums<'s, T> {
     pending: Cells<'s, T>,
     to: Cells<'s, T>,

@@ -5,8 +5,8 @@
 //! threads claim one tile after the other, and who comes to a vector of states waits until the thread before is past it, most often without having to.
 //! Loading waits for nobody: as only the walks follow each other, a row has work for as many threads as a tile has vectors of states.
 //!
-//! Where there are more threads than free cores, a thread that holds a tile may have no core, and all that follow it wait. So a thread that was
-//! waited for in vain takes no tile for a while, as long as another one is at work: the others are faster without it.
+//! With more threads than free cores, a thread that holds a tile may have no core, and all that follow it wait. So a thread that
+//! was waited for in vain takes no tile for a while, as long as another one is at work: the others are faster without it.
 
 use crate::cpu::wait::{Patience, Paused};
 use core::cell::Cell;
@@ -24,7 +24,7 @@ pub(super) struct Wavefront {
     /// For each row, and for as many of its tiles as there are threads: what is done, counted from the first tile on.
     done: Vec<Progress>,
     slots: usize,
-    /// What is counted in a tile.
+    /// The count of a whole tile.
     len: usize,
     /// How much of the tile before is done when the walk of one begins: close behind another thread, every line that both use is waited
     /// for; far behind, the last threads come too late to take a tile each.
@@ -134,8 +134,8 @@ impl Wavefront {
         self.given.count.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where a tile's progress is counted. A thread has one tile that is not done, and a tile is done after all before it: what was in a slot is
-    /// done when it is used again.
+    /// Returns the counter of a tile's progress. A thread has one tile that is not done, and a tile is done after all before it:
+    /// the tile of a slot is done when the slot is used again.
     fn slot(&self, row: usize, tile: usize) -> &Progress {
         &self.done[row * self.slots + tile % self.slots]
     }
@@ -149,7 +149,7 @@ impl Wavefront {
     }
 }
 
-/// What one thread waits for and says while it walks a tile.
+/// The progress that one thread waits for and reports while it walks a tile.
 pub(super) struct Walker<'w> {
     front: &'w Wavefront,
     own: &'w Progress,
@@ -158,9 +158,9 @@ pub(super) struct Walker<'w> {
     row: &'w Progress,
     /// The count when the tile begins. It is 0 only before a row does.
     first: usize,
-    /// What is known to be done of the tile before.
+    /// The progress of the tile before, as far as it is known.
     seen: usize,
-    /// What its thread has claimed to walk next.
+    /// The tile that its thread has claimed to walk next.
     next: Option<&'w Cell<Option<usize>>>,
 }
 

@@ -57,7 +57,7 @@ pub(super) struct Places<'l> {
     pub layout: &'l Layout,
 }
 
-/// Where the parts of a workspace begin, in elements.
+/// The starts of a workspace's parts, in elements.
 pub(super) struct Layout {
     ends: usize,
     b: usize,

@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub geometry: Geometry,
     /// Blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
     pub resident: usize,
-    /// The same for the first pass over segments.
+    /// Blocks that a multiprocessor must be able to hold in the first pass over segments.
     pub resident_ends: usize,
     pub blocks_per_unit: usize,
     pub blocks_per_row: usize,
@@ -54,7 +54,7 @@ fn besides(channels: usize) -> usize {
     8 * channels + (1 << 10)
 }
 
-/// What registers have room for.
+/// The numbers that fit into registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Room {
     /// States of a thread for each of its channels, as long as a warp can share the rest.
@@ -66,7 +66,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The same, or less of it for each of more threads where channels are few.
+    /// Returns this room, or less of it for each of more threads if channels are few.
     fn shared_by_more(mut self, shape: &Shape, numbers: Numbers) -> Room {
         let segments = if shape.cuttable { (shape.seqlen / SHORTEST_SEGMENT).max(1) } else { 1 };
         let threads = |room: Room| shape.channels().saturating_mul(lanes(shape, room) * segments) / room.channels;

@@ -50,7 +50,7 @@ struct Call<'p, 'a> {
 }
 
 params! {
-    /// What both passes read, and how blocks lie over it.
+    /// The inputs of both passes, and the layout of blocks over them.
     struct Inputs {
         /// (batch, channel, step)
         x: Strided,

@@ -22,7 +22,7 @@ const THREADS: usize = 256;
 params! {
     /// Parameters of `selective_scan_ends`.
     pub(super) struct EndsParams(inputs: Inputs) {
-        /// What the walk starts from, (row, sequence, channel, state).
+        /// The states that the walk starts from, (row, sequence, channel, state).
         start: Strided,
         state: Strided,
         decay: Strided,

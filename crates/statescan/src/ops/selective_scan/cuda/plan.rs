@@ -4,7 +4,7 @@
 use crate::cuda::{Launch, Numbers};
 use crate::ops::CHECKPOINT;
 
-/// What a plan depends on besides the device.
+/// The inputs of a plan besides the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     /// Batch rows or packed sequences.
@@ -101,7 +101,7 @@ impl Cut {
         Cut { segments: seqlen.div_ceil(steps), steps, two_phase: false }
     }
 
-    /// The same row in as many segments as are scanned at the same time, for a pass in two phases.
+    /// Returns the cut of the row into as many segments as are scanned at the same time, for a pass in two phases.
     pub(super) fn in_two_phases(&self, seqlen: usize) -> Cut {
         Cut { two_phase: true, ..Cut::into(seqlen, self.together()) }
     }

@@ -147,7 +147,7 @@ fn add_options(suite: &mut Suite) {
     }
 }
 
-/// What models call: every option, rows that are aligned and rows that begin anywhere.
+/// Adds calls as models make them: every option, rows that are aligned and rows that begin anywhere.
 fn add_models(suite: &mut Suite) {
     for (dtype, seqlen) in [(DType::BF16, 2048), (DType::BF16, 2047), (DType::F32, 2047)] {
         let case = case(16384, seqlen, 16, dtype, false);

@@ -17,10 +17,10 @@
 //! | state_batch_indices | (B,) | (B,) | i32 or i64: the state that a row uses, negative for none |
 //! | -> y | (B, D) | (B, H, P) | real |
 //!
-//! Each argument may have its own storage type and any strides. What is the same for a whole head may come expanded, with strides of
-//! zero; where `a` is the same for all states of a channel, there is one exponential for each channel instead of one for each state.
-//! Where an index is negative, `y` is zero and no state is touched.
-//! Sums are `f32`, or `f64` where `x` or the state is.
+//! Each argument may have its own storage type and any strides. An argument that is the same for a whole head may come expanded,
+//! with strides of zero; if `a` is the same for all states of a channel, there is one exponential for each channel instead of one
+//! for each state. A row with a negative index has a `y` of zero and touches no state. Sums are `f32`, or `f64` where `x` or the
+//! state is.
 //!
 //! **CUDA.** Everything runs there but an `x` or a state in `f64`. Only the device reads indices: one that is out of range counts as negative,
 //! one that is used twice gives wrong results.

@@ -13,7 +13,7 @@ use crate::ops::simplified_scan::Step;
 use crate::tensor::RawViewMut;
 use core::ops::Range;
 
-/// What a backward pass reads and writes besides its own workspace.
+/// The inputs and targets of a backward pass besides its own workspace.
 pub(super) struct Call<'p, 'c, 'a, T> {
     pub context: &'p Context<'c, 'a, T>,
     pub sources: &'p Sources<'p>,
@@ -31,7 +31,7 @@ pub(super) struct Job<'j, 'p, 'c, 'a, T> {
     /// The wave's rows of V, which become states, and of G, which become the gradient of V.
     pub x: Divided<'j, T>,
     pub g: Divided<'j, T>,
-    /// What is carried into the wave, and out of it.
+    /// The gradients that are carried into the wave, and out of it.
     pub enter: &'j [T],
     pub leave: Divided<'j, T>,
     /// For each vector of states: by A (complex), by a constant delta, by a constant deltaA.
@@ -39,7 +39,7 @@ pub(super) struct Job<'j, 'p, 'c, 'a, T> {
     pub tiles: Tiles<'j, T>,
 }
 
-/// Where one tile keeps its numbers.
+/// The arrays of one tile.
 pub(super) struct Tiles<'m, T> {
     d: ArrayMut<'m, T>,
     da: ArrayMut<'m, T>,

@@ -38,7 +38,7 @@ struct Sums<T> {
     d: Vec<T>,
 }
 
-/// What the passes over one wave share.
+/// The values that the passes over one wave share.
 struct Pass<'p, 'c, 'a, T> {
     call: Call<'p, 'c, 'a, T>,
     /// The packed maps.

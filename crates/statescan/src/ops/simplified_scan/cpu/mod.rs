@@ -41,7 +41,7 @@ pub(crate) fn backward(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>
     }
 }
 
-/// What the jobs of one pass share.
+/// The values that the jobs of one pass share.
 struct Context<'c, 'a, T> {
     problem: &'c Problem<'a>,
     plan: Plan,

@@ -6,7 +6,7 @@ use crate::cpu::simd::{Cx, Field, Isa, Real, V};
 use crate::ops::discretization::Discretization;
 use crate::ops::rules::{Bilinear, Exponential, Rule, Zoh};
 
-/// What a backward step needs.
+/// The values that a backward step needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Derivatives<F> {
     /// Abar
@@ -22,7 +22,7 @@ pub(crate) struct Derivatives<F> {
 }
 
 impl<F> Derivatives<F> {
-    /// The same of something else for each.
+    /// Applies a function to each value.
     #[inline(always)]
     pub(crate) fn map<'f, G>(&'f self, f: impl Fn(&'f F) -> G) -> Derivatives<G> {
         let Derivatives { decay, decay_by_z, input, input_by_d, input_by_a } = self;
@@ -54,7 +54,7 @@ impl<T: Real> Deltas<'_, T> {
     }
 }
 
-/// What a forward step needs: Abar and Bbar.
+/// The values that a forward step needs: Abar and Bbar.
 pub(crate) struct Values<'m, T> {
     pub decay: ArrayMut<'m, T>,
     pub input: ArrayMut<'m, T>,

@@ -1,4 +1,5 @@
-//! What forward and backward share between the products: one vector of states, its step sizes and its states at the edges of segments.
+//! The part that forward and backward share between the products: one vector of states, its step sizes and its states at the
+//! edges of segments.
 
 use super::Context;
 use super::plan::{CHUNK, Tile, padded};
@@ -17,7 +18,7 @@ use core::ops::Range;
 pub(super) struct Lanes {
     pub first: usize,
     pub count: usize,
-    /// Where their vector lies in a row of states.
+    /// The column of their vector in a row of states.
     pub column: usize,
 }
 
@@ -52,7 +53,7 @@ pub(super) fn load_deltas<'m, T: Real, S: Isa>(
     }
 }
 
-/// Where the step sizes of a tile are read.
+/// Returns the area of a tile's step sizes.
 fn step_area<'v>(step: &Step<'v>, tile: &Tile, lanes: Lanes) -> Area<'v> {
     match step {
         Step::Constant(view) => Plane::of(view, 0, 0).at(lanes.first, 0).area(lanes.count, 1),
@@ -63,7 +64,7 @@ fn step_area<'v>(step: &Step<'v>, tile: &Tile, lanes: Lanes) -> Area<'v> {
     }
 }
 
-/// Where the gradients of step sizes that depend on time are written.
+/// Returns the target of a tile's gradients by step sizes that depend on time.
 pub(super) fn step_target(view: &RawViewMut, tile: &Tile, lanes: Lanes) -> AreaMut {
     let plane = PlaneMut::of(view, 1, 2).along(tile.batch, view.strides()[0]);
     plane.at(lanes.first, tile.start).area(lanes.count, tile.len())
@@ -117,7 +118,7 @@ pub(super) fn store_state<T: Real, S: Isa>(
     tile::store_parts(simd, vector.read(), 2, T::lanes::<S>(), plane.area(lanes.count, 1));
 }
 
-/// Where one vector of a saved state lies, which is the real parts of all states and then the imaginary parts: both places.
+/// Returns both offsets of one vector of a saved state, which is the real parts of all states and then the imaginary parts.
 fn saved_at(state: usize, dstate: usize, lanes: Lanes) -> [usize; 2] {
     [state + lanes.first, state + padded(dstate) + lanes.first]
 }

@@ -114,12 +114,12 @@ impl Plan {
     }
 }
 
-/// Where the parts of a workspace begin, in elements of f32; each at whole units of 16 bytes.
+/// The starts of a workspace's parts, in elements of f32; each at whole units of 16 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Layout {
     /// (batch, state, step): v, and then x.
     pub numbers: usize,
-    /// What segments compose to.
+    /// The summaries of segments.
     pub ends: usize,
     /// In a backward pass: (batch, state, step), the gradient by x, and then that by v.
     pub by_numbers: usize,

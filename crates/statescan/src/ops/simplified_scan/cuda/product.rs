@@ -46,7 +46,7 @@ pub(super) struct Factor<'v> {
     pub conjugate: bool,
 }
 
-/// Where a product goes.
+/// The target of a product.
 #[allow(clippy::large_enum_variant)] // one is made for a launch, and copied nowhere else
 #[derive(Debug, Clone, Copy)]
 pub(super) enum To<'v> {
@@ -136,7 +136,7 @@ impl Product<'_> {
         (config, params, tiles)
     }
 
-    /// Where results go; how many of the factors' products there are.
+    /// Adds the target to a config and its parameters, and returns the config and how many products of the factors there are.
     fn destination(&self, config: Config, params: &mut Params) -> (Config, usize) {
         match self.to {
             To::Tensor { view, skip } => {

@@ -20,7 +20,7 @@ pub(super) static GRADIENTS: Program<GradientParams> =
     Program::new("simplified_scan_gradients", &[COMMON, DISCRETIZATION], include_str!("gradients.cu")).including(&STEPS);
 
 params! {
-    /// What both walks read, and how warps lie over it.
+    /// The inputs of both walks, and the layout of warps over them.
     pub(super) struct Inputs {
         /// (state)
         a: Strided,
@@ -35,7 +35,7 @@ params! {
         after: Strided,
         /// Dense (batch, state, step) with padded rows: v, and then x.
         numbers: Address<Complex32>,
-        /// What segments compose to.
+        /// The summaries of segments.
         ends: Address<f32>,
         batch: i64,
         dstate: i64,

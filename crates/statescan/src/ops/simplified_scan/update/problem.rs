@@ -6,7 +6,7 @@ use crate::ops::check::{Checker, limit_sizes, state_rows};
 use crate::ops::discretization::Discretization;
 use crate::tensor::{Device, RawViewMut, Shape, View};
 
-/// What a step writes.
+/// The tensors that a step writes.
 pub(crate) struct Targets {
     pub state: RawViewMut,
     pub y: RawViewMut,

@@ -23,7 +23,7 @@ use core::ops::Range;
 /// A chunk, and what only this pass needs.
 struct Scratch<'m, T> {
     chunk: Chunk<'m, T>,
-    /// What is prefetched while products are computed.
+    /// Inputs that are prefetched while products are computed.
     ahead: Ahead,
     tiles: Tiles<'m, T>,
     by_mix: ArrayMut<'m, T>,
@@ -93,7 +93,7 @@ impl<'m, T: Real> Scratch<'m, T> {
     }
 }
 
-/// What the jobs of one call share, and the segment and heads of one.
+/// The values that the jobs of one call share, and the segment and heads of one.
 struct Job<'j, 'a, T> {
     problem: &'j Problem<'a>,
     targets: &'j GradientTargets,
@@ -245,7 +245,8 @@ impl<T: Real> Job<'_, '_, T> {
         }
     }
 
-    /// What the states before and after the chunk give: the gradient by D, the faded cotangent, `B R`, part of dx, and inner products.
+    /// Computes the terms of the states before and after the chunk: the gradient by D, the faded cotangent, `B R`, part of dx,
+    /// and inner products.
     fn by_states(&self, scratch: &mut Scratch<'_, T>, ends: Ends<'_, T>) {
         let Scratch { chunk, ahead, tiles, read_dot, written_dot, state_dot, .. } = scratch;
         let Tiles { dy, read, by_state, dx, faded, dstate, .. } = tiles;
@@ -309,7 +310,7 @@ impl<T: Real> Job<'_, '_, T> {
         self.partials.map(1, &chunk.place, dc.read());
     }
 
-    /// What pairs of steps of the chunk give: part of dx, by_cb, by_dt, by_exponent.
+    /// Computes the terms of pairs of steps of the chunk: part of dx, by_cb, by_dt, by_exponent.
     fn within(&self, scratch: &mut Scratch<'_, T>) {
         let Scratch { chunk, ahead, tiles, by_mix, by_cb, by_dt, by_exponent, .. } = scratch;
         let (dy, mut dx) = (tiles.dy.read().matrix(), tiles.dx.matrix());

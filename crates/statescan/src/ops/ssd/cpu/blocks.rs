@@ -42,7 +42,7 @@ const TIMED: Axes = Axes { head: 2, dim: 3, row: 1 };
 /// (rows, sequences, H, P, N)
 const STATE: Axes = Axes { head: 2, dim: 3, row: 4 };
 
-/// What a block of heads has of a tensor, plane by plane: the plane from the block's first head on, its lanes, and the column of the first.
+/// Returns, for each plane of a tensor, the plane from the block's first head on, its lanes, and the column of the first.
 fn planes<A: Address>(
     plane: PlaneOf<A>,
     (shape, strides): (&[usize], &[isize]),
@@ -115,7 +115,7 @@ pub(super) fn state<T: Real>(place: &Place, way: Way<'_, T>, (row, sequence): St
     columns(place, way, STATE, &[row, sequence], 0..states)
 }
 
-/// The same place with a group in place of the heads: a group of (B, L, G, N) is laid out as a head is.
+/// Returns the place with a group instead of the heads: a group of (B, L, G, N) is laid out as a head is.
 pub(super) fn of_group(place: &Place) -> Place {
     let group = place.block.group;
     Place { block: HeadBlock { group, index: 0, first: group, count: 1 }, ..place.clone() }

@@ -15,7 +15,7 @@ use core::ops::Range;
 /// Side of the diagonal blocks of triangular matrices, which are computed whole: large enough for products that pack their factors.
 pub(super) const SIDE: usize = 32;
 
-/// The same for products that do not.
+/// Side of the diagonal blocks for products that do not pack their factors.
 pub(super) const STRIP: usize = 16;
 
 /// Rows of a triangular matrix's diagonal blocks.
@@ -37,7 +37,7 @@ pub(super) struct Chunk<'m, T> {
     arrays: Arrays<'m, T>,
 }
 
-/// What a chunk is computed in.
+/// The arrays that a chunk is computed in.
 struct Arrays<'m, T> {
     x: ArrayMut<'m, T>,
     b: ArrayMut<'m, T>,
@@ -50,7 +50,7 @@ struct Arrays<'m, T> {
     dt_a: Option<ArrayMut<'m, T>>,
     high: ArrayMut<'m, T>,
     low: ArrayMut<'m, T>,
-    /// What the mixing matrices and the states need of them, (head, step).
+    /// The values that mixing matrices and states need of them, (head, step).
     by_head: HeadStepsMut<'m, T>,
     /// One number for each head.
     total: ArrayMut<'m, T>,
@@ -242,7 +242,7 @@ impl<'m, T: Real> Chunk<'m, T> {
         blocks::prefetch(ahead, &place, view);
     }
 
-    /// The same for what [`Chunk::load`] loads.
+    /// Prefetches the tensors that [`Chunk::load`] loads.
     pub(super) fn prefetch_inputs(&self, ahead: &mut Ahead, problem: &Problem<'_>, steps: &Range<usize>) {
         self.prefetch(ahead, &problem.x, steps);
         let place = Place { steps: steps.clone(), ..blocks::of_group(&self.place) };

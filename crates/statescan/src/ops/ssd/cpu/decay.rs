@@ -79,7 +79,7 @@ pub(super) struct HeadStepsOf<A> {
     pub from_start: A,
     /// exp(cs_last - cs): what is left at the chunk's end.
     pub to_end: A,
-    /// The same times dt.
+    /// `to_end` times dt.
     pub weight: A,
 }
 
@@ -148,7 +148,7 @@ pub(super) struct Mix<'s, T> {
     pub backward: Option<MixBackward<'s, T>>,
 }
 
-/// What the backward pass also wants of each pair of steps.
+/// The results that the backward pass also wants of each pair of steps.
 pub(super) struct MixBackward<'s, T> {
     /// The gradient by M at (j, i).
     pub by_mix: Array<'s, T>,

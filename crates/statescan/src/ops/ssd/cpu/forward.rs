@@ -22,7 +22,7 @@ const LEAVES_CACHES: usize = 4 << 20;
 /// A chunk, and what only this pass needs.
 struct Scratch<'m, T> {
     chunk: Chunk<'m, T>,
-    /// What is prefetched while products are computed.
+    /// Inputs that are prefetched while products are computed.
     ahead: Ahead,
     y: TileMut<'m, T>,
     /// z, and then the weighted input.

@@ -91,8 +91,9 @@ pub(crate) fn chunks(segment: Range<usize>) -> impl DoubleEndedIterator<Item = R
     segment.clone().step_by(CHUNK).map(move |start| start..segment.end.min(start + CHUNK))
 }
 
-/// Where the states of the forward pass are kept: one for each chunk of a segment after the first one, which starts from the segment's own
-/// initial state. One state is (nheads, dstate, headdim) in blocks: a block of heads is (dstate, head, headdim).
+/// The layout of the states that the forward pass saves: one for each chunk of a segment after the first one, which starts from
+/// the segment's own initial state. One state is (nheads, dstate, headdim) in blocks: a block of heads is (dstate, head,
+/// headdim).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Checkpoints {
     /// Index of the first saved state of each segment.

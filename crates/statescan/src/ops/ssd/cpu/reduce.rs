@@ -11,7 +11,7 @@ use crate::cpu::{Array, ArrayMut, Divided, add_up};
 use crate::exec::Exec;
 use crate::tensor::RawViewMut;
 
-/// What jobs leave.
+/// The partial gradients that jobs leave.
 pub(super) struct Partials<T> {
     sizes: Sizes,
     /// (segment, head, 2): by a and by dt_bias.
@@ -34,14 +34,14 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Where a block's part of the gradient at a (batch, step, group) begins: a row of states.
+    /// Returns the start of a block's part of the gradient at a (batch, step, group): a row of states.
     fn row(&self, block: usize, (batch, step, group): (usize, usize, usize)) -> usize {
         let [batches, seqlen, groups, dstate] = self.map_shape;
         (((block * batches + batch) * seqlen + step) * groups + group) * dstate
     }
 }
 
-/// The same for the jobs, each of which has its own segment and heads.
+/// The partial gradients as jobs share them: each job has its own segment and heads.
 pub(super) struct SharedPartials<'p, T> {
     sizes: Sizes,
     heads: Divided<'p, f64>,
@@ -50,7 +50,7 @@ pub(super) struct SharedPartials<'p, T> {
 }
 
 impl<T: Real> SharedPartials<'_, T> {
-    /// Where a job adds its part of the gradient by d, one number for each column.
+    /// Returns the sums to which a job adds its part of the gradient by d, one number for each column.
     pub(super) fn d(&self, segment: usize, block: &HeadBlock) -> ArrayMut<'_, f64> {
         let at = (segment * self.sizes.nheads + block.first) * self.sizes.headdim;
         // SAFETY: no other job has the segment and the heads of the block.

@@ -69,7 +69,7 @@ impl<A> Factors<A> {
 pub(super) struct Scale<'r, T> {
     pub shape: Rows,
     pub dst: ArrayMut<'r, T>,
-    /// What is multiplied, unless it is what is there.
+    /// The block that is multiplied; `None` for the one that is there.
     pub src: Option<Array<'r, T>>,
     pub factors: Factors<Array<'r, T>>,
     /// A block of the same shape, and one number for each column.
@@ -169,7 +169,7 @@ impl<T: Real> Kernel for ColumnDot<'_, T> {
     }
 }
 
-/// What [`Gate`] does with `silu(z)` and `y`.
+/// The use of `silu(z)` and `y` in [`Gate`].
 pub(super) enum Gating<'r, T> {
     /// `y *= silu(z)`.
     Apply,

@@ -63,7 +63,7 @@ pub(super) struct Backward<'p, 'a> {
     pub targets: &'p GradientTargets,
     pub call: Call<'p, 'a>,
     pub base: u64,
-    /// What the first of two phases has left of its walk backwards.
+    /// The workspace that the first of two phases has filled on its walk backwards.
     pub ends: Option<u64>,
 }
 

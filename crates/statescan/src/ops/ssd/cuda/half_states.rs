@@ -57,7 +57,7 @@ pub(super) fn workspace_len(p: &Problem<'_>, fused: impl Fn(&Problem<'_>) -> Opt
     Some(lens(p).into_iter().fold(most, usize::saturating_add))
 }
 
-/// What is given and asked for of either half of the states.
+/// Returns the sources and targets of either half of the states.
 fn of_each<'a>(
     p: &Problem<'_>,
     sources: &Sources<'a>,

@@ -34,7 +34,7 @@ fn refuse_double(problem: &Problem<'_>) -> Result<()> {
     single_only(problem.double, "ssd in f64")
 }
 
-/// Where a call runs, as far as that decides which kernels do.
+/// The place where a call runs, as far as it decides which kernels run.
 #[derive(Debug, Clone, Copy)]
 struct Hardware {
     numbers: Numbers,
@@ -49,7 +49,7 @@ impl Hardware {
 }
 
 params! {
-    /// What every kernel reads, and how blocks lie over it.
+    /// The inputs of every kernel, and the layout of blocks over them.
     struct Inputs {
         /// (batch, step, head, column)
         x: Strided,
@@ -106,12 +106,12 @@ impl<'p, 'a> Call<'p, 'a> {
         Call { problem, dy, sequences, sequence_count: problem.sequences.count(&problem.segments), gated: None }
     }
 
-    /// What products are made of.
+    /// Returns the arithmetic of products.
     fn math(&self, tf32: bool) -> Math {
         self.math_with(self.dy.map(|v| v.dtype()), tf32)
     }
 
-    /// What they are made of where the gradient by y has this type.
+    /// Returns the arithmetic of products if the gradient by y has this type.
     fn math_with(&self, cotangent: Option<DType>, tf32: bool) -> Math {
         let p = self.problem;
         Math::of([p.x.dtype(), p.b.dtype(), p.c.dtype()], cotangent, tf32)

@@ -23,7 +23,7 @@ const KINDS: &[Kind] = &[Kind::Walk { output: true, state: true }, Kind::Gradien
 pub(super) enum Route {
     /// On Hopper, all gradients of a chunk in one launch.
     Fused(Box<Fused>),
-    /// The same for either half of the states, one after the other.
+    /// On Hopper, all gradients of a chunk in one launch for either half of the states, one after the other.
     HalfStates(Box<[Fused; 2]>),
     /// The gradients within chunks, and those of B and C, one after another.
     ByChunk(Box<ByChunk>),
@@ -201,7 +201,7 @@ impl ByChunk {
     }
 }
 
-/// What a route wants of a workspace.
+/// The parts of a workspace that a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Demand {
     /// Chunks of a row that leave terms of the gradients by A, D and dt_bias.
@@ -218,7 +218,7 @@ pub(super) struct Demand {
     maps: usize,
 }
 
-/// Where the parts of a workspace begin, in elements of f32.
+/// The starts of a workspace's parts, in elements of f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layout {
     pub states: usize,

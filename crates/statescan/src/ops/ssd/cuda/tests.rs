@@ -18,7 +18,7 @@ use crate::ops::pool::testing::pool;
 use crate::ops::sequences::Sequences;
 use crate::tensor::Device;
 
-/// What kernels are made for.
+/// The device that kernels are made for.
 #[derive(Clone, Copy)]
 struct Made {
     numbers: Numbers,
@@ -320,7 +320,7 @@ fn routes_backwards_need_no_device() {
     assert!(matches!(some.walks[1], Some(WalkRoute::Portable(_))), "{some:?}");
 }
 
-/// What is printed is what runs: the kernels of both passes, in their order.
+/// The printed plan is the one that runs: the kernels of both passes, in their order.
 #[test]
 fn plans_are_told() {
     let of = |args: &Args<'_>, numbers| plan(&problem(args), numbers).unwrap();

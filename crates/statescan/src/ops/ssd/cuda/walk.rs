@@ -17,7 +17,7 @@ pub(super) enum Direction {
     Backward,
 }
 
-/// What a walk writes besides the states after sequences.
+/// The output of a walk besides the states after sequences.
 #[derive(Clone, Copy)]
 pub(super) enum Output<'t> {
     Nothing,

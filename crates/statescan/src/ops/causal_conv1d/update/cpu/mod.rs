@@ -81,7 +81,7 @@ struct Steps<'s, 'm, 'a, T, S> {
     channels: usize,
     x: Plane<'a>,
     state: PlaneMut,
-    /// Where the next input goes in a circular state.
+    /// The place of the next input in a circular state.
     place: usize,
 }
 

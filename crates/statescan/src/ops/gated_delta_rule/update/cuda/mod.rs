@@ -81,7 +81,7 @@ fn kernel<'k>(p: &'k Problem<'_>, places: &'k Places<'k>, plan: &'k Plan) -> Ker
     Kernel { config: move || config(p, places, plan), params: params(p, places, plan), launch: plan.launch }
 }
 
-/// What a kernel is compiled for.
+/// Returns the constants that a kernel is compiled with.
 fn config(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Config {
     let vector = plan.neighbouring_keys();
     // whether a thread's keys are one access

@@ -79,12 +79,12 @@ struct Here<'h, 'm, 'a, T> {
     s: &'h mut Scratch<'m, T>,
 }
 
-/// What the jobs of one thread work in: rows of one number for each channel of a block, and tiles.
+/// The scratch memory of one thread's jobs: rows of one number for each channel of a block, and tiles.
 struct Scratch<'m, T> {
     x: ArrayMut<'m, T>,
     dt: ArrayMut<'m, T>,
     dt_a: ArrayMut<'m, T>,
-    /// What B is multiplied with: `dt x` (`x` for `dirac`).
+    /// The factor of B: `dt x` (`x` for `dirac`).
     u: ArrayMut<'m, T>,
     /// One argument.
     other: ArrayMut<'m, T>,
@@ -149,7 +149,7 @@ impl Target {
     }
 }
 
-/// Where the elements of a (row, head, channel) begin.
+/// Returns the offset of the elements of a (row, head, channel).
 fn start([b, h, p, _]: &[isize; 4], (batch, head, channel): (usize, usize, usize)) -> isize {
     batch as isize * b + head as isize * h + channel as isize * p
 }

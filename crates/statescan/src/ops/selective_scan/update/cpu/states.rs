@@ -60,7 +60,7 @@ struct Rows<A> {
 }
 
 impl<A> Rows<A> {
-    /// Where they lie.
+    /// Returns the rows in place.
     fn direct(array: A, strides: &[isize; 4], lanes: usize) -> Self {
         Rows { array, channel_step: strides[2], vector_step: lanes }
     }
@@ -87,7 +87,7 @@ impl<'m, T, A> Rows<ArrayOf<'m, T, A>> {
 }
 
 impl<T> Rows<ArrayMut<'_, T>> {
-    /// The same rows for a shorter time.
+    /// Returns these rows for a shorter time.
     #[inline(always)]
     fn reborrow(&mut self) -> Rows<ArrayMut<'_, T>> {
         Rows { array: self.array.reborrow(), channel_step: self.channel_step, vector_step: self.vector_step }
@@ -166,7 +166,8 @@ pub(super) fn along_states<T: Real, K: FieldKind, R: Rule, S: Isa, const UNIFORM
     }
 }
 
-/// What the channels read besides states and `a`, as addresses: the compiler must not have to look them up again after each store.
+/// The inputs of the channels besides states and `a`, as addresses: the compiler must not have to look them up again after each
+/// store.
 #[derive(Clone, Copy)]
 struct Inputs<'w, T> {
     dt: Array<'w, T>,

@@ -72,7 +72,7 @@ fn kernel<'k>(
     Kernel { config: move || config(p, indices, shape, plan), params: params(p, indices, shape, plan), launch: plan.launch }
 }
 
-/// What a kernel is compiled for.
+/// Returns the constants that a kernel is compiled with.
 fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan) -> Config {
     // whether a thread's states of a tensor are one access
     let together = |o: &Operand<'_>| {

@@ -4,7 +4,7 @@ use super::super::OP;
 use crate::cuda::{Launch, blocks_of_lines};
 use crate::error::{Error, Result};
 
-/// What a plan depends on.
+/// The inputs of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Shape {
     pub batch: usize,

@@ -48,7 +48,7 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     });
 }
 
-/// What all jobs share.
+/// The values that all jobs share.
 struct Step<'s, 'a, T> {
     problem: &'s Problem<'a>,
     targets: &'s Targets,

@@ -59,7 +59,8 @@ params! {
         slices: i64,
         heads_per_slice: i64,
         packed: Packed,
-        /// What the first half of the states leaves for the second one, dense and in f32: like x and z, and like dt.
+        /// The partial sums that the first half of the states leaves for the second one, dense and in f32: like x and z, and like
+        /// dt.
         dx_parts: Strided,
         dz_parts: Strided,
         ddt_parts: Strided,
@@ -96,7 +97,8 @@ const HELPER_REGISTERS: usize = 56;
 const _: () = assert!(2 * SIDE_REGISTERS + HELPER_REGISTERS <= WARPGROUPS * 168);
 /// Bytes of shared memory that the kernel declares itself, at most: for a stage, for the skip's gradient by column in each, and besides.
 const STATIC: [usize; 3] = [3104, 1024, 384];
-/// What a block costs besides the units that it takes, in units; as much again for sums of terms, and one more for so many terms.
+/// The cost of a block besides the units that it takes, in units; as much again for sums of terms, and one more for so many
+/// terms.
 const OVERHEAD: usize = 4;
 const TERMS: usize = 1 << 20;
 /// Blocks that may share the heads of a group.
@@ -145,7 +147,7 @@ impl Plan {
         self.walk.packed.map_or(0, |_| packed::places_len(blocks))
     }
 
-    /// Where the gradient of B or C goes, or its terms.
+    /// Returns the target of the gradient by B or C, or of its terms.
     fn map_target(&self, p: &Problem<'_>, target: &RawViewMut, terms: u64) -> Result<Strided> {
         if self.slices == 1 {
             return Ok(Strided::of(&target.as_read()));

@@ -14,7 +14,7 @@ pub(in crate::ops::ssd::cuda) static FIND: Program<Params> =
         .including(&[SLOTS, SEQUENCES, INPUTS, PACKED]);
 
 params! {
-    /// Where the sequences of rows stand, and tensor maps of their ends.
+    /// The sequences of rows, and tensor maps of their ends.
     #[derive(Default)]
     pub(in crate::ops::ssd::cuda) struct Packed {
         /// (batch): how many there are.
@@ -107,7 +107,7 @@ impl Plan {
 }
 
 impl Packed {
-    /// The same table with other places.
+    /// Returns this table with other places for tensor maps.
     pub fn with_maps(self, maps: u64) -> Packed {
         Packed { maps: Address::new(maps.next_multiple_of(ALIGNMENT as u64)), ..self }
     }

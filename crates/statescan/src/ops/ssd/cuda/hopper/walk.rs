@@ -74,7 +74,7 @@ const WALKERS: usize = 2;
 pub(in crate::ops::ssd::cuda) const MOST_STATES: usize = 128;
 /// A tile in shared memory.
 pub(in crate::ops::ssd::cuda) const TILE: usize = SPAN * 2 * COLUMNS;
-/// What aligning shared memory may cost.
+/// The most bytes that aligning shared memory costs.
 pub(in crate::ops::ssd::cuda) const ALIGNMENT: usize = 1024;
 /// Warpgroups beside those that walk: one for C B^T, one for copies and powers of decays.
 const HELPERS: usize = 2;
@@ -84,7 +84,8 @@ const MASK_REGISTERS: usize = 64;
 const COPY_REGISTERS: usize = 48;
 const _: () = assert!(128 * (WALKERS * WALKER_REGISTERS + MASK_REGISTERS + COPY_REGISTERS) <= 65536);
 
-/// What a chunk takes a block of one unit, and of two; and what the first of two launches over segments takes of the second, in percent.
+/// The time of a chunk in a block of one unit, and of two; and the time of the first of two launches over segments as a part of
+/// the second's, in percent.
 const ONE_UNIT: usize = 75;
 const TWO_UNITS: usize = 100;
 const FIRST_PASS: usize = 50;
@@ -173,7 +174,7 @@ impl Plan {
         self.packed.map_or(self.segments, |packed| packed.blocks(self.segment_steps))
     }
 
-    /// What packed sequences have at the beginning of a workspace, and where ends of segments begin.
+    /// Returns the table of packed sequences at the beginning of a workspace, and the start of the ends of segments.
     pub fn places(&self, workspace: u64) -> (Packed, u64) {
         match self.packed {
             Some(packed) => packed.at(workspace, self.blocks * self.rows()),
@@ -181,7 +182,7 @@ impl Plan {
         }
     }
 
-    /// The same in one piece, where there is no workspace.
+    /// Returns the plan in one piece, for a call without a workspace.
     fn whole(self, p: &Problem<'_>) -> Plan {
         Plan { segments: 1, segment_steps: p.seqlen, ..self }
     }

@@ -3,7 +3,7 @@
 use crate::cuda::{Numbers, SharedMemory, Value};
 use crate::tensor::DType;
 
-/// What products are made of, as `blocks.cuh` has it.
+/// The arithmetic of products, as `blocks.cuh` has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ops::ssd::cuda) enum Math {
     Bf16,
@@ -96,7 +96,7 @@ pub(in crate::ops::ssd::cuda) struct Slots {
     pub math: Math,
 }
 
-/// What a kernel does besides what every kernel does, as far as its size goes.
+/// The work of a kernel besides that of every kernel, as far as its size goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ops::ssd::cuda) enum Kind {
     /// With y (or the gradient by z), and with the state in shared memory.

@@ -66,7 +66,7 @@ impl Route {
         Route { tiles, cut, numbers }
     }
 
-    /// The same in one piece, where there is no workspace.
+    /// Returns the route in one piece, for a call without a workspace.
     pub fn whole(self) -> Route {
         Route { cut: None, ..self }
     }
