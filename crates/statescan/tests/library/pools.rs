@@ -238,3 +238,18 @@ fn several_threads_and_a_slot_that_stays() {
         }
     }
 }
+
+#[test]
+fn numbers_that_are_no_slots_touch_nothing_on_a_gpu() {
+    let Some(exec) = common::device::gpu() else { return println!("skipped: there is no GPU") };
+    for case in cases(&[(DType::F32, DType::F32)]).filter(|case| case.scenario.name == "plain") {
+        let rows = case.rows();
+        let [far, negative] = [[9, i64::MAX, 1 << 32, 77], [-1, i64::MIN, -1 << 33, -9]];
+        let zeros = case.run(&exec, [&[-1; 4][..rows], &[-1; 4][..rows]], DType::I64).unwrap();
+        for (read, write) in [(far, negative), (negative, far)] {
+            let [y, pool] = case.run(&exec, [&read[..rows], &write[..rows]], DType::I64).unwrap();
+            assert_eq!(y.to_dense().data(), zeros[0].to_dense().data(), "y of {}", case.what(&exec));
+            assert_eq!(pool.to_dense().data(), case.pool.to_dense().data(), "pool of {}", case.what(&exec));
+        }
+    }
+}
