@@ -37,7 +37,7 @@ struct Entry {
     place: Place,
 }
 
-/// Where the elements of a tensor are.
+/// The place of a tensor's elements.
 enum Place {
     File(Bytes, Range<usize>),
     Memory(Weight),
@@ -195,7 +195,7 @@ impl Checkpoint {
         self.taken.remove(name);
     }
 
-    /// Where a tensor is.
+    /// Returns the file of a tensor.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.tensors.get(name).map_or(self.folder.clone(), |entry| entry.path.to_path_buf())
     }

@@ -36,13 +36,13 @@ impl Package {
     }
 }
 
-/// What a layer does between its norm and the stream.
+/// The work of a layer between its norm and the residual stream.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Selective scan; step sizes, input and output maps are projections of the convolution's result.
     Mamba,
-    /// The same with norms on step sizes, input and output maps.
+    /// [`Kind::Mamba`] with norms on step sizes, input and output maps.
     FalconMamba,
     /// One decay for each head; everything comes from one projection, and a gated norm follows the scan.
     Mamba2,
@@ -77,7 +77,8 @@ pub enum Family {
     Mamba2,
     /// Pairs of a mixer, [`Kind::Mamba2`] or [`Kind::Attention`], and a layer of [`Kind::Mlp`].
     Bamba,
-    /// The same with other names, with factors of the stream and of scores, and with positions or without, as Granite's hybrids without experts have it.
+    /// [`Family::Bamba`] with other names, with factors of the stream and of scores, and with positions or without, as Granite's
+    /// hybrids without experts have it.
     GraniteHybrid,
 }
 
@@ -126,7 +127,7 @@ impl Family {
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What `model_type` says.
+    /// The family that `model_type` names.
     pub family: Family,
     /// Rows of the embedding.
     pub vocab: usize,
@@ -152,7 +153,7 @@ pub struct Config {
     pub conv_bias: bool,
     /// Added to the mean square in norms between blocks.
     pub eps: f32,
-    /// The same in norms within a block.
+    /// Added to the mean square in norms within a block.
     pub mixer_eps: f32,
     /// Layers of attention, in a hybrid.
     pub attention: Attention,
@@ -257,7 +258,7 @@ impl Config {
         }
     }
 
-    /// The same with norms on step sizes, input and output maps.
+    /// A FalconMamba: [`Config::mamba`] with norms on step sizes, input and output maps.
     pub fn falcon_mamba(vocab: usize, dim: usize, layers: usize) -> Self {
         let layers = vec![Kind::FalconMamba; layers];
         Config { family: Family::FalconMamba, layers, mixer_eps: 1e-6, ..Self::mamba(vocab, dim, 0) }

@@ -1,4 +1,4 @@
-//! What can be wrong with a folder, a prompt or a state. Each reads as one sentence that names the file and what was expected.
+//! The faults of a folder, a prompt or a state. Each reads as one sentence that names the file and what was expected.
 
 use std::path::PathBuf;
 
@@ -11,21 +11,21 @@ pub enum Error {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// What should be a file is none.
+    /// A path must lead to a file, and does not.
     #[error("{}: it is {is}, expected a file", path.display())]
     NotAFile {
         /// The path.
         path: PathBuf,
-        /// What it is, in words.
+        /// The kind of thing that it is, in words.
         is: String,
     },
     /// More memory is needed than the system has.
     #[error("{what}: it needs {gigabytes:.1} GB of memory, which the system does not give")]
     NoRoom {
-        /// What needs it.
+        /// The part that needs it.
         what: String,
         /// How much.
         gigabytes: f64,
@@ -35,9 +35,9 @@ pub enum Error {
     Format {
         /// The file.
         path: PathBuf,
-        /// What it should be.
+        /// The expected kind of file.
         expected: &'static str,
-        /// What the reader says.
+        /// The reader's reason.
         why: String,
     },
     /// A setting of the configuration is missing, or has a value that no model here has.
@@ -47,9 +47,9 @@ pub enum Error {
         path: PathBuf,
         /// The setting.
         key: &'static str,
-        /// What it must be.
+        /// The expected value, in words.
         expected: &'static str,
-        /// What is there.
+        /// The value in the file.
         got: String,
     },
     /// A configuration that cannot be written as the settings of a package.
@@ -59,9 +59,9 @@ pub enum Error {
         package: &'static str,
         /// The field of the configuration.
         key: &'static str,
-        /// What it must be.
+        /// The expected value, in words.
         expected: &'static str,
-        /// What it is.
+        /// The field's value.
         got: String,
     },
     /// A state of another model.
@@ -173,7 +173,7 @@ pub enum Error {
     Token {
         /// The token.
         token: u32,
-        /// Where it stands among the tokens given.
+        /// Its index among the tokens given.
         position: usize,
         /// Size of the vocabulary.
         vocab: usize,
@@ -190,7 +190,7 @@ pub enum Error {
     /// A state is not one of this model's.
     #[error("{what}: the state's `{tensor}` must have shape {expected:?}, got {got:?}: it is of another model")]
     State {
-        /// Where the state is from.
+        /// The source of the state.
         what: String,
         /// Its part.
         tensor: String,
@@ -202,9 +202,9 @@ pub enum Error {
     /// A state is one of another kind of model, or of other sizes.
     #[error("{what}: the state's `{key}` must be {expected}, got {got}: it is of another model")]
     OtherModel {
-        /// Where the state is from.
+        /// The source of the state.
         what: String,
-        /// What the models differ in, a setting of the configuration.
+        /// The setting of the configuration in which the models differ.
         key: &'static str,
         /// The setting of this model.
         expected: String,
@@ -214,7 +214,7 @@ pub enum Error {
     /// A pass gave numbers that are NaN, infinite or too large for the norm behind them: the state has no use then.
     #[error("{part} gives {got} at step {step}: the model's weights, or its state, are too large for it")]
     Overflow {
-        /// What gave them: a layer, or the head.
+        /// The layer that gave them, or the head.
         part: String,
         /// Tokens that were read before the one that it happened at.
         step: u64,
@@ -224,7 +224,7 @@ pub enum Error {
     /// Nothing can be drawn from logits.
     #[error("logits to draw from must be finite or -inf, at least one of them finite, got {got}")]
     Logits {
-        /// What is there instead, in words.
+        /// The numbers among the logits that are none to draw from, in words.
         got: String,
     },
     /// More steps are to be taken back than were taken.
@@ -254,9 +254,9 @@ pub enum Error {
     Sizes {
         /// The setting.
         key: &'static str,
-        /// What it must be.
+        /// The expected value, in words.
         expected: &'static str,
-        /// What it is.
+        /// The value.
         got: usize,
     },
     /// Tokens to learn from are not whole rows.
@@ -272,7 +272,7 @@ pub enum Error {
     TooShort {
         /// The fewest that it must have.
         least: usize,
-        /// What is counted.
+        /// The unit of the count.
         unit: &'static str,
         /// How many it has.
         got: usize,
@@ -292,9 +292,9 @@ pub enum Error {
     Training {
         /// The setting.
         setting: &'static str,
-        /// What it must be.
+        /// The expected value, in words.
         expected: &'static str,
-        /// What it is.
+        /// The value.
         got: f64,
     },
     /// Whoever was told of the progress did not want to go on.
@@ -305,9 +305,9 @@ pub enum Error {
     Sampling {
         /// The setting.
         setting: &'static str,
-        /// What it must be.
+        /// The expected value, in words.
         expected: &'static str,
-        /// What it is.
+        /// The value.
         got: f64,
     },
     /// A text is to become the tokens of a tokenizer, and is none.
@@ -324,7 +324,7 @@ pub enum Error {
     NoTokenizer {
         /// The folder.
         path: PathBuf,
-        /// What else it has, in words.
+        /// A further reason, in words, or nothing.
         beside: String,
     },
     /// Text cannot become tokens, or tokens text.
@@ -332,7 +332,7 @@ pub enum Error {
     Tokenizer {
         /// The file, or the folder that lacks one.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// An operation refused a call.

@@ -46,17 +46,17 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
 /// replaced, and what it leads to stays as it was. What killed processes left of the same file is removed.
 ///
 /// # Errors
-/// What is there already and is no file, a file that cannot be written.
+/// A path that exists and is no file, a file that cannot be written.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
     write_aside(path.as_ref(), bytes)
 }
 
-/// The same for files of this crate.
+/// Writes a file as [`write_file`] does.
 pub(crate) fn write_aside(path: &Path, bytes: &[u8]) -> Result<()> {
     write_aside_with(path, |file| file.write_all(bytes))
 }
 
-/// The same for what is written piece by piece.
+/// Writes a file as [`write_file`] does, piece by piece.
 pub(crate) fn write_aside_with(path: &Path, write: impl FnOnce(&mut File) -> std::io::Result<()>) -> Result<()> {
     check_place(path)?;
     remove_abandoned(path);
@@ -94,7 +94,7 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// What a file is written as before it is renamed.
+/// Returns the path under which a file is written before it is renamed.
 fn part(path: &Path, process: u32) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{process}.part"));
@@ -131,7 +131,7 @@ fn remove_abandoned(path: &Path) {
     }
 }
 
-/// What a path leads to.
+/// Returns the metadata of the file that a path leads to.
 fn metadata(path: &Path) -> Result<Metadata> {
     path.metadata().map_err(|error| match std::fs::read_link(path) {
         Ok(target) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -148,7 +148,7 @@ fn check_is_file(path: &Path, found: &Metadata) -> Result<()> {
     }
 }
 
-/// What is no file, in words.
+/// Returns the kind of a path that is no file, in words.
 fn kind(kind: FileType) -> &'static str {
     #[cfg(unix)]
     {
@@ -166,7 +166,7 @@ fn kind(kind: FileType) -> &'static str {
     if kind.is_dir() { "a folder" } else { "no file" }
 }
 
-/// What is wrong with the bytes of a safetensors file, with the numbers that it is about.
+/// Returns the fault of a safetensors file's bytes, with the numbers that it is about.
 pub(crate) fn why_not(error: &SafeTensorError, bytes: &[u8]) -> String {
     let got = bytes.len();
     let Some(header) = bytes.first_chunk().map(|length| u64::from_le_bytes(*length)) else {

@@ -10,7 +10,7 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What a library gives, or what it says where it panics.
+/// Returns the result of a library's call, or its message if it panics.
 pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

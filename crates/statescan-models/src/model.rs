@@ -38,7 +38,7 @@ const ROWS: usize = 512;
 /// are large; everything else is `f32`.
 pub struct Model {
     pub(crate) config: Config,
-    /// What `config.json` says, also where that means nothing here.
+    /// The settings of `config.json`, also those that mean nothing here.
     pub(crate) settings: Map<String, Value>,
     /// The files that settings and weights are from.
     files: Vec<PathBuf>,
@@ -60,7 +60,7 @@ pub(crate) struct Block {
 pub struct Turn<'t> {
     /// The tokens.
     pub tokens: &'t [u32],
-    /// What the model remembers of those before; after the call, of these too.
+    /// The state after the tokens before; after the call, after these too.
     pub state: &'t mut State,
 }
 
@@ -175,7 +175,7 @@ impl Model {
         self.forward_from(exec, tokens, &mut self.state())
     }
 
-    /// The same for tokens that follow others.
+    /// The logits of [`Model::forward`] for tokens that follow others.
     ///
     /// # Errors
     /// As [`Model::advance`].

@@ -32,7 +32,7 @@ impl Checkpoint {
     }
 }
 
-/// The same type in safetensors files.
+/// Returns this type in safetensors files.
 #[cfg(feature = "pytorch")]
 fn file_dtype(dtype: pytorch_reader::DType) -> safetensors::Dtype {
     use pytorch_reader::DType;

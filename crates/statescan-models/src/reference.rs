@@ -17,8 +17,8 @@ pub fn logits(config: &Config, weights: &Weights, tokens: &[u32]) -> Vec<f64> {
     rounded_logits(config, weights, tokens, &|x| x)
 }
 
-/// The same where activations that one operation hands to the next are stored in fewer bits, as [`DeviceModel`](crate::DeviceModel) stores those of
-/// a prompt: all but the stream to which blocks add, sums within operations, and logits.
+/// Computes logits with activations that are stored in fewer bits between operations, as [`DeviceModel`](crate::DeviceModel)
+/// stores those of a prompt: all but the stream to which blocks add, sums within operations, and logits.
 ///
 /// # Panics
 /// As [`logits`].
@@ -112,7 +112,7 @@ struct Part<'p> {
     config: &'p Config,
     weights: &'p Weights,
     prefix: String,
-    /// What storing an activation makes of it.
+    /// The rounding of an activation that is stored.
     round: &'p dyn Fn(f64) -> f64,
 }
 
@@ -134,7 +134,7 @@ impl Part<'_> {
         product(self.get(&format!("{name}.weight")), self.get_if(&format!("{name}.bias")), x)
     }
 
-    /// What the mixer makes of rows, from the latest inputs of the convolution and the states of the scan, which are carried on.
+    /// Computes the mixer's rows, from the latest inputs of the convolution and the states of the scan, which are carried on.
     fn mixer(&self, rows: &[Vec<f64>], inputs: &mut Vec<Vec<f64>>, states: &mut [f64]) -> Vec<Vec<f64>> {
         let Config { inner, dstate, nheads, ngroups, dt_rank, width, .. } = *self.config;
         let (second, channels, headdim) = (self.config.is_second(), self.config.conv_channels(), inner / nheads);
@@ -193,7 +193,7 @@ impl Part<'_> {
         out
     }
 
-    /// What rows of one sequence attend to.
+    /// Computes the attention of rows of one sequence.
     fn attention(&self, rows: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let Attention { heads, kv_heads, headdim, scale, .. } = self.config.attention;
         let project = |name: &str, rotates: bool| -> Vec<Vec<f64>> {

@@ -42,7 +42,8 @@ impl Sampler {
         Ok(Sampler { temperature, top_k, top_p, seed, random: Random::new(seed), ..Self::greedy() })
     }
 
-    /// The same from tokens that have at least this share of the most likely one's probability, after the temperature (arXiv:2407.01082). 0 leaves none out.
+    /// Leaves out tokens with less than this share of the most likely one's probability, after the temperature
+    /// (arXiv:2407.01082). 0 leaves none out.
     ///
     /// # Errors
     /// A share that is not from 0 to 1.
@@ -53,8 +54,9 @@ impl Sampler {
         }
     }
 
-    /// The same with less likely repetitions: the logits of the latest `window` tokens, those drawn and those that [`Sampler::see`] got, are
-    /// divided by the penalty where they are positive and multiplied by it elsewhere, as CTRL does (arXiv:1909.05858). 1 changes nothing.
+    /// Makes repetitions less likely: the logits of the latest `window` tokens, those drawn and those that [`Sampler::see`] got,
+    /// are divided by the penalty where they are positive and multiplied by it elsewhere, as CTRL does (arXiv:1909.05858). 1
+    /// changes nothing.
     ///
     /// # Errors
     /// A penalty that is not a positive number.
@@ -65,7 +67,8 @@ impl Sampler {
         Ok(Sampler { penalty: penalty as f32, window, ..self })
     }
 
-    /// The same settings after another sampler: with its random numbers, unless the seed is another one, and the latest tokens that it knows.
+    /// Returns these settings as those of the sampler after another: with its random numbers, unless the seed is another one, and
+    /// the latest tokens that it knows.
     pub fn after(self, other: &Sampler) -> Self {
         let (mut latest, surplus) = (other.latest.clone(), other.latest.len().saturating_sub(self.window));
         latest.drain(..surplus);

@@ -34,7 +34,7 @@ impl Session {
         &self.tokens
     }
 
-    /// What the model remembers now.
+    /// Returns the model's state now.
     pub fn state(&self) -> &State {
         &self.state
     }

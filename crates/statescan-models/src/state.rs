@@ -13,8 +13,9 @@ const POSITION: &str = "position";
 const KIND: &str = "model_type";
 const LOGITS: &str = "logits";
 
-/// What a model remembers of the tokens it has read, of a size that does not depend on how many there were, but in layers of attention, which keep
-/// something of each. It can be cloned, to go on in several ways from one prompt, saved, loaded and dropped.
+/// The memory of a model of the tokens it has read, of a size that does not depend on how many there were, but in layers of
+/// attention, which keep something of each. It can be cloned, to go on in several ways from one prompt, saved, loaded and
+/// dropped.
 ///
 /// A state is what its tokens make it, bit by bit, however they were divided among calls.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +28,7 @@ pub struct State {
 /// A state, and with it the logits after its last token, from which a text goes on without another one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Snapshot {
-    /// What the model remembers.
+    /// The model's state.
     pub state: State,
     /// The logits after the last token, (vocab), where they were saved.
     pub logits: Option<Vec<f32>>,
@@ -90,8 +91,8 @@ impl StateShape {
     }
 }
 
-/// What one layer remembers of one sequence, or of several, one behind the other: numbers by name, `conv` and `scan` in a layer that scans,
-/// `keys` and `values` of every token in one of attention.
+/// The state of one layer for one sequence, or for several, one behind the other: numbers by name, `conv` and `scan` in a layer
+/// that scans, `keys` and `values` of every token in one of attention.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerState(Vec<(&'static str, Vec<f32>)>);
 

@@ -18,7 +18,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// The same shape, all zero.
+    /// Returns an array of this shape, all zero.
     pub(crate) fn zeros_like(&self) -> Self {
         Array { shape: self.shape.clone(), data: vec![0.0; self.data.len()] }
     }

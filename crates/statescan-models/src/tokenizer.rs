@@ -11,7 +11,7 @@ const FILE: &str = "tokenizer.json";
 /// Tokens that bytes are.
 const BYTES: usize = 256;
 
-/// What text is to a model: the tokens of its folder's `tokenizer.json`, or the bytes of the text where there is none.
+/// The map between text and tokens: the tokens of a folder's `tokenizer.json`, or the bytes of the text where there is none.
 pub struct Tokenizer {
     #[cfg(feature = "tokenizers")]
     file: Option<Box<file::File>>,
@@ -97,7 +97,7 @@ impl Tokenizer {
         Ok(text.iter().map(|&byte| u32::from(byte)).collect())
     }
 
-    /// What a token is called that is part of no text, such as `<|im_end|>`.
+    /// Returns the name of a token that is part of no text, such as `<|im_end|>`.
     #[cfg_attr(not(feature = "tokenizers"), allow(unused_variables))]
     pub fn special(&self, token: u32) -> Option<&str> {
         #[cfg(feature = "tokenizers")]
@@ -124,7 +124,7 @@ pub struct Decoder<'t> {
 }
 
 impl Decoder<'_> {
-    /// What one more token adds to the text; tokens beyond bytes add nothing where text is bytes.
+    /// Returns the bytes that one more token adds to the text; tokens beyond bytes add nothing where text is bytes.
     pub fn push(&mut self, token: u32) -> Vec<u8> {
         #[cfg(feature = "tokenizers")]
         if let Some(words) = &mut self.file {
@@ -133,7 +133,7 @@ impl Decoder<'_> {
         u8::try_from(token).map_or(Vec::new(), |byte| vec![byte])
     }
 
-    /// What is left where the text ends: a character that lacks its last token.
+    /// Returns the bytes that are left where the text ends: a character that lacks its last token.
     pub fn rest(&mut self) -> Vec<u8> {
         #[cfg(feature = "tokenizers")]
         if let Some(words) = &mut self.file {

@@ -116,7 +116,7 @@ impl Json {
         Ok(())
     }
 
-    /// What stands between brackets.
+    /// Writes the items between brackets.
     fn all(
         &mut self,
         begin: char,

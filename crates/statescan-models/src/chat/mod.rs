@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 /// The settings of a folder's tokenizer.
 const SETTINGS: &str = "tokenizer_config.json";
 
-/// What somebody says.
+/// One message of a conversation.
 #[derive(Debug, Clone, Copy)]
 pub struct Message<'m> {
     /// Who: `system`, `user` or `assistant`, as most templates have it.
     pub role: &'m str,
-    /// What.
+    /// The text.
     pub content: &'m str,
 }
 
 impl<'m> Message<'m> {
-    /// What a conversation begins with: what a user says, behind what the system says, if it says something.
+    /// Returns the beginning of a conversation: the system's message, if there is one, and the user's first message.
     pub fn first(system: Option<&'m str>, said: &'m str) -> Vec<Self> {
         let system = system.map(|content| Message { role: "system", content });
         system.into_iter().chain([Message { role: "user", content: said }]).collect()
@@ -87,14 +87,14 @@ impl ChatTemplate {
     /// The text of a conversation, up to where the model is to go on.
     ///
     /// # Errors
-    /// What the template refuses, and what it cannot do.
+    /// A conversation that the template refuses, a template that fails.
     #[cfg(feature = "templates")]
     pub fn render(&self, messages: &[Message<'_>]) -> Result<String> {
         self.text(messages, true)
     }
 
-    /// What follows an answer in a conversation: the text between it and where the model is to go on after what a user says then. The model has
-    /// read the rest, and only the latest question and its answer are needed to tell.
+    /// Returns the text between an answer and the next one: the model has read all text up to the answer's end, and goes on after
+    /// the text of the user's next message. Only the latest question and its answer are needed for it.
     ///
     /// # Errors
     /// As [`ChatTemplate::render`], and a template whose text of a conversation does not begin with that of its beginning.
@@ -152,7 +152,7 @@ impl ChatTemplate {
 #[cfg(feature = "templates")]
 const NAME: &str = "chat";
 
-/// What is wrong with a template, as one line.
+/// Returns the fault of a template as one line.
 #[cfg(feature = "templates")]
 fn one_line(error: &minijinja::Error) -> String {
     format!("the chat template: {error}").replace('\n', " ")

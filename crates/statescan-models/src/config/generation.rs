@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::path::Path;
 
 impl Config {
-    /// The same with the tokens that end a text from a folder's `generation_config.json`, where that says some: they come before those of
-    /// `config.json`.
+    /// Returns the configuration with the tokens that end a text from a folder's `generation_config.json`, if it has some: they
+    /// come before those of `config.json`.
     pub(crate) fn with_generation(self, folder: &Path) -> Result<Self> {
         let path = folder.join("generation_config.json");
         if !is_there(&path) {

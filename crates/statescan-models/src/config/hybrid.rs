@@ -81,7 +81,7 @@ fn in_pairs(attention: impl Iterator<Item = bool>) -> Vec<Kind> {
     attention.flat_map(|attends| [if attends { Kind::Attention } else { Kind::Mamba2 }, Kind::Mlp]).collect()
 }
 
-/// What the classes begin with.
+/// Returns the defaults of the classes.
 fn defaults(family: Family) -> Config {
     let like = Config { eos: vec![2], ..Config::bamba(128_000, 4096, 0, &[], 128) };
     match family {
@@ -242,7 +242,7 @@ fn attends(config: &Config) -> impl Iterator<Item = bool> {
     config.layers.iter().step_by(2).map(|&kind| kind == Kind::Attention)
 }
 
-/// What Granite's hybrids alone have.
+/// Writes the settings that only Granite's hybrids have.
 fn write_granite(config: &Config) -> Result<Value> {
     let (Attention { headdim, rotary, scale, .. }, Scales { embedding, residual, logits }) = (config.attention, config.scales);
     let whole = rotary == 0 || rotary == headdim;
@@ -262,7 +262,7 @@ fn write_granite(config: &Config) -> Result<Value> {
     }))
 }
 
-/// What Bamba alone has.
+/// Writes the settings that only Bamba has.
 fn write_bamba(config: &Config, settings: &mut Map<String, Value>) -> Result<Value> {
     let Attention { headdim, rotary, scale, .. } = config.attention;
     let usual = (headdim as f32).sqrt().recip();

@@ -1,4 +1,4 @@
-//! What checkpoints call the parts of a model; mixers name their own weights.
+//! The names of a model's parts in checkpoints; mixers name their own weights.
 
 use super::{Config, Family, Kind, Package};
 
@@ -37,7 +37,7 @@ impl Config {
         format!("{}{name}.weight", self.place(layer))
     }
 
-    /// What the names of the weights of a layer's mixer begin with.
+    /// Returns the prefix of the names of a mixer's weights.
     pub(crate) fn prefix(&self, layer: usize) -> String {
         let name = match (self.family, self.layers[layer]) {
             (Family::Bamba, Kind::Mlp) => "feed_forward",
@@ -49,7 +49,7 @@ impl Config {
         format!("{}{name}.", self.place(layer))
     }
 
-    /// What both begin with; the layers of a pair have one number.
+    /// Returns the prefix of both; the layers of a pair have one number.
     fn place(&self, layer: usize) -> String {
         if self.family.is_hybrid() { format!("model.layers.{}.", layer / 2) } else { format!("backbone.layers.{layer}.") }
     }

@@ -1,4 +1,4 @@
-//! What follows from a configuration: whether its sizes fit together, names and shapes of weights.
+//! Consequences of a configuration: whether its sizes fit together, names and shapes of weights.
 
 use super::names::HEAD;
 use super::{Attention, Config, Kind, Scales, expressible};

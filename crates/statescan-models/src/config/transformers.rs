@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::fields::Fields;
 use serde_json::{Map, Value, json};
 
-/// What the classes begin with.
+/// Returns the defaults of the classes.
 fn defaults(family: Family) -> Config {
     let mut config = match family {
         Family::Mamba => Config::mamba(50280, 768, 32),

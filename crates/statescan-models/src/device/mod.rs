@@ -38,7 +38,7 @@ pub struct DeviceModel {
     shared: Arc<Shared>,
 }
 
-/// What states keep alive too, for the graphs that they record.
+/// The part of a model that states keep alive too, for the graphs that they record.
 struct Shared {
     exec: Exec,
     config: Config,

@@ -10,7 +10,7 @@ use statescan::tensor::Tensor;
 use statescan::{DType, ViewMut};
 use std::sync::Arc;
 
-/// What a [`DeviceModel`](super::DeviceModel) remembers of the tokens of some sequences, in the memory of its device.
+/// The memory of a [`DeviceModel`](super::DeviceModel) of the tokens of some sequences, on its device.
 ///
 /// It records the graph of a step when the first one is made, and again when a hybrid's keys and values need more room; it keeps the model's weights alive.
 pub struct DeviceState {

@@ -16,14 +16,14 @@ use std::sync::MutexGuard;
 const RECORDINGS: usize = 16;
 const INVALIDATED: u32 = 901;
 
-/// What the kernels of a step hand on; everything is f32 but the token.
+/// The values that the kernels of a step hand on; everything is f32 but the token.
 pub(super) struct Step {
     /// The token that is read next: one that was set, or the most likely one after the last step.
     token: Tensor,
     /// It, as far as the host knows.
     known: Option<u32>,
     stream: Tensor,
-    /// What kernels of mixers hand on.
+    /// The values that kernels of mixers hand on.
     rooms: [Tensor; 3],
     /// Tokens that came before, where a layer keeps something of each.
     position: Tensor,
@@ -91,7 +91,8 @@ impl Shared {
         Ok(step)
     }
 
-    /// What other threads do on the device may end a recording. Nothing of it has run, so it begins again.
+    /// Records the graph of a step. Other threads' work on the device may end a recording; nothing of it has run, so it begins
+    /// again.
     fn graph(&self, step: &mut Step, state: &mut DeviceState) -> Result<Graph> {
         for _ in 1..RECORDINGS {
             match Graph::record(&self.exec, || self.record(step, state)) {

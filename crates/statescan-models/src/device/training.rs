@@ -171,7 +171,7 @@ impl super::DeviceModel {
         self.loss_with_dropout(tokens, seqlen, Dropout::NONE, gradients)
     }
 
-    /// The same where what blocks add to the stream has random zeros.
+    /// Computes loss and gradients with random zeros in the rows that blocks add to the stream.
     pub(crate) fn loss_with_dropout(
         &self,
         tokens: &[u32],

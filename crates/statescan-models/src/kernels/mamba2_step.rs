@@ -13,7 +13,7 @@ const OP: &str = "mamba2_step";
 const THREADS: usize = 256;
 /// Channels of a block.
 const CHANNELS: usize = 16;
-/// What fits into registers.
+/// The most states that fit into registers.
 const MOST: usize = 512;
 
 pub(super) static MAMBA2_STEP: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE, LAYERS], include_str!("mamba2_step.cu"));

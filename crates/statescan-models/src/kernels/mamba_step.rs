@@ -13,7 +13,7 @@ use statescan_cuda::{Address, AsStream, COMMON, Config, Kernel, Launch, Program,
 
 const OP: &str = "mamba_step";
 const THREADS: usize = 128;
-/// What fits into registers, and into shared memory.
+/// The most states that fit into registers, and the largest rank that fits into shared memory.
 const MOST: usize = 1024;
 
 pub(super) static MAMBA_STEP: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE, LAYERS], include_str!("mamba_step.cu"));
@@ -44,7 +44,7 @@ pub struct MambaStep<'a> {
     pub conv: Conv<'a>,
     /// Step sizes of low rank, B and C, (R + 2 N).
     pub maps: View<'a>,
-    /// What RMSNorm of these three, without weights, adds to their mean squares; none where there is no such norm.
+    /// The epsilon of RMSNorms of these three, without weights; `None` if there is no such norm.
     pub norms: Option<f32>,
     /// From R to D, (D, R) in f32, bf16 or f16.
     pub dt_weight: View<'a>,

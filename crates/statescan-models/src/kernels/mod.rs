@@ -1,5 +1,5 @@
-//! What language models need of a GPU beside scans and convolutions: products of matrices, rows of an embedding, and the kernels of a decoded token.
-//! Norms of many rows are an [operation](statescan::ops::norm).
+//! The kernels of language models on a GPU beside scans and convolutions: products of matrices, rows of an embedding, and the
+//! kernels of a decoded token. Norms of many rows are an [operation](statescan::ops::norm).
 //!
 //! | call | what it computes | by |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //! [`Graph`](statescan::cuda::Graph). On devices of compute capability 9.0 and newer [`row_product`], [`largest`] and the steps begin while the kernel before them ends, and
 //! read weights, and the states that they alone write, before that: such memory is written by no kernel that is put into the stream right before.
 //!
-//! What hybrids need beside that is in [`hybrid`], and what training needs in [`training`].
+//! Hybrids' further kernels are in [`hybrid`], and those of training in [`training`].
 //!
 //! Rows are neighbours in memory or lie the same distance apart; leading axes count as rows. On the CPU there is [`linear`](statescan::linear).
 
@@ -36,5 +36,5 @@ pub use mamba2_step::{Mamba2Step, mamba2_step};
 pub use products::Products;
 pub use row_product::{Before, Conv, RowProduct, row_product};
 
-/// What the kernels share.
+/// The header that the kernels share.
 const LAYERS: statescan_cuda::Header = statescan_cuda::header!("layers.cuh");

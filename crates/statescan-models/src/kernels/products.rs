@@ -17,10 +17,10 @@ pub struct Products {
     library: Blaslt,
 }
 
-/// What a product is added to.
+/// The addend of a product.
 enum Onto<'o> {
     Nothing,
-    /// What its results take the place of, and a factor of the product.
+    /// The values that the results replace, times this factor.
     Itself(f32),
     Another(View<'o>),
 }

@@ -91,7 +91,7 @@ impl<'a> Conv<'a> {
     }
 }
 
-/// What is done to the row first.
+/// The operation on the row before the product.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(clippy::large_enum_variant)] // it lives for one call
@@ -119,7 +119,7 @@ pub struct RowProduct<'a> {
     pub weight: View<'a>,
     /// The row, (inputs) in f32; it is not read where a convolution makes it.
     pub x: View<'a>,
-    /// What is done to it first.
+    /// The operation on the row before the product.
     pub before: Before<'a>,
     /// Multiplies the product.
     pub factor: f32,
@@ -219,7 +219,7 @@ fn checked(
 
 const NO_CONV: ConvParams = ConvParams { input: Address::NULL, state: Address::NULL, weight: Address::NULL, bias: Address::NULL };
 
-/// What there is beside the product.
+/// The parameters beside those of the product.
 pub(super) struct Extra {
     pub(super) conv: ConvParams,
     /// Weights, groups and what is added to the mean square.

@@ -301,7 +301,7 @@ fn what_a_graph_sends_lands_on_the_host() -> Result<()> {
     Ok(())
 }
 
-/// What a step of Mamba does, in plain loops; x is the row of the convolution's results.
+/// Computes a step of Mamba in plain loops; x is the row of the convolution's results.
 fn scanned(
     x: &[f64],
     dt: &[f64],

@@ -41,7 +41,7 @@ use statescan::Exec;
 
 /// Rows in, rows of the same width out, and a state.
 pub trait Layer {
-    /// What errors call it.
+    /// Returns its name in errors.
     fn name(&self) -> &'static str;
 
     /// Width of the rows.
@@ -70,7 +70,7 @@ pub trait Layer {
         dlast: Option<&LayerState>,
     ) -> Result<LayerGradients>;
 
-    /// The same as [`Layer::forward_from`] from zeros; gives the state after the last step.
+    /// Runs [`Layer::forward_from`] from zeros and returns the state after the last step.
     ///
     /// # Errors
     /// As [`Layer::forward_from`].

@@ -1,4 +1,4 @@
-//! What the mixers of Mamba and of Mamba-2 have in common: projections around, and a convolution.
+//! The part that the mixers of Mamba and of Mamba-2 share: projections around, and a convolution.
 //!
 //! Everything is read where it lies among the columns of rows, and every gradient is written into its columns: nothing is cut out, padded, transposed or
 //! put together.
@@ -45,8 +45,8 @@ pub(super) fn states(config: &Config) -> Vec<StateShape> {
     vec![conv, StateShape { name: "scan", shape: [config.inner, config.dstate], grows: false }]
 }
 
-/// What lies around a scan. The first of a mixer's own rooms has the rows of the first projection, the second those of the convolution, and so it is with
-/// the gradients by them.
+/// The projections and the convolution around a scan. The first of a mixer's own rooms has the rows of the first projection, the
+/// second those of the convolution, and so it is with the gradients by them.
 pub(super) struct Frame<'f, 'r> {
     pub(super) run: &'f Run<'r>,
     pub(super) around: Around<View<'r>>,

@@ -1,4 +1,5 @@
-//! What the passes of a mixer need of a device beside the operations, which take views of every device: products, and what hybrids have between them.
+//! The operations of a device that mixers need beside those on views of every device: products, and the operations of hybrids
+//! between them.
 
 use super::Room;
 use super::weights::Linear;

@@ -1,4 +1,4 @@
-//! What a layer does between its norm and the stream, its mixer:
+//! The mixer of a layer, its work between its norm and the residual stream:
 //!
 //! ```text
 //! x, z, .. = in_proj(u)      x = silu(conv(x))      y = scan(x, dt, A, B, C, D) silu(z)      out_proj(y)
@@ -42,7 +42,7 @@ impl Kind {
     /// All of them.
     pub(crate) const ALL: [Kind; 5] = [Kind::Mamba, Kind::FalconMamba, Kind::Mamba2, Kind::Attention, Kind::Mlp];
 
-    /// What its mixers do.
+    /// Returns the mixer of this kind.
     pub(crate) fn mix(self) -> &'static dyn Mix {
         match self {
             Kind::Mamba => &mamba::Mamba { norms: false },
@@ -76,18 +76,19 @@ impl Kind {
     }
 }
 
-/// What mixers of a kind are and do.
+/// The weights, states and passes of one kind of mixer.
 pub(crate) trait Mix: OneRow + Sync {
     /// Names its weights, one after the other.
     fn weights(&self, config: &Config, each: Next<'_, ()>);
 
-    /// What it remembers of a sequence.
+    /// Returns the shapes of its states of a sequence.
     fn states(&self, config: &Config) -> Vec<StateShape>;
 
     /// Numbers that a row has on its way.
     fn row(&self, config: &Config) -> usize;
 
-    /// What it derives from the weights, once for all passes, where scans go step by step or do not.
+    /// Derives weights from those of the checkpoint, once for all passes, for scans that go step by step or for those that do
+    /// not.
     fn derived(&self, _: &Config, _: &[Weight], _step_by_step: bool) -> Result<Vec<Weight>> {
         Ok(Vec::new())
     }

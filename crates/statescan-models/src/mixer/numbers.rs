@@ -1,4 +1,5 @@
-//! What layers of hybrids do to numbers between their products, on the host: rows of views, rotation, softmax, the gate, and their ways back.
+//! The operations of hybrids between their products, on the host: rows of views, rotation, softmax, the gate, and their backward
+//! passes.
 
 use super::device::Heads;
 use statescan::tensor::Element;

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::kernels::{Before, RowProduct, row_product};
 use statescan::{Exec, View, ViewMut};
 
-/// What a kind does with one row there. Everything that kernels hand on is f32.
+/// The kernels of one kind for one row. Everything that they hand on is f32.
 pub(crate) trait OneRow {
     /// Numbers that its kernels hand on: from the first product, to step sizes and maps, and to the last product.
     fn rooms(&self, config: &Config) -> [usize; 3];

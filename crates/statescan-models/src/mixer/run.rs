@@ -112,7 +112,7 @@ pub(crate) struct Run<'r> {
     pub(crate) kind: Kind,
     /// In the order in which the kind names them, in the form in which they are used.
     pub(crate) weights: Vec<View<'r>>,
-    /// What the kind derives from them, where the device needs it.
+    /// The weights that the kind derives from them, where the device needs it.
     pub(crate) derived: Vec<View<'r>>,
 }
 

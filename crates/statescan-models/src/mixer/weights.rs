@@ -6,7 +6,7 @@ use crate::weight::Weight;
 use statescan::{Tensor, ViewMut};
 use std::collections::{BTreeMap, HashMap};
 
-/// What a weight is for, which says how it is kept.
+/// The use of a weight, which decides how it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The weight of a product, used in the type that it has.

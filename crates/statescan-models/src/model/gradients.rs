@@ -21,7 +21,7 @@ impl Model {
         self.loss_with_dropout(exec, tokens, seqlen, Dropout::NONE, gradients)
     }
 
-    /// The same where what blocks add to the stream has random zeros.
+    /// Computes loss and gradients with random zeros in the rows that blocks add to the stream.
     pub(crate) fn loss_with_dropout(
         &self,
         exec: &Exec,
@@ -89,7 +89,7 @@ pub(crate) struct Dropout {
 impl Dropout {
     pub(crate) const NONE: Dropout = Dropout { share: 0.0, seed: 0 };
 
-    /// What the zeros of one place of a model are drawn from, if there are any.
+    /// Returns the share and the seed of the zeros at one place of a model, if there are any.
     pub(crate) fn zeros(self, place: usize) -> Option<Zeros> {
         (self.share > 0.0).then(|| Zeros { share: self.share, seed: self.seed ^ ((place as u64 + 1) << 40) })
     }

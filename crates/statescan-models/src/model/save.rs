@@ -44,7 +44,7 @@ impl Model {
         self.save_with(folder, &SaveOptions::default())
     }
 
-    /// The same in another form.
+    /// Saves the model in another form.
     ///
     /// # Errors
     /// As [`Model::save`]; settings that a package does not have, a type that is none of weights or in which a weight is infinite, a head to be tied that is

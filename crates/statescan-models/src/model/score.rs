@@ -50,7 +50,7 @@ impl Model {
         self.score(exec, tokens, |_| ())
     }
 
-    /// The same; `progress` is told how many tokens were read, now and then.
+    /// The cross entropy of [`Model::bits_per_token`]; `progress` is told how many tokens were read, now and then.
     ///
     /// # Errors
     /// As [`Model::bits_per_token`].
@@ -82,7 +82,7 @@ impl DeviceModel {
         self.score(tokens, |_| ())
     }
 
-    /// The same; `progress` is told how many tokens were read, now and then.
+    /// The cross entropy of [`DeviceModel::bits_per_token`]; `progress` is told how many tokens were read, now and then.
     ///
     /// # Errors
     /// As [`DeviceModel::bits_per_token`].

@@ -21,7 +21,7 @@ impl Model {
         state.save(&self.config, None, path.as_ref())
     }
 
-    /// The same with the logits after the last token, (vocab), so that a text goes on from the file without another token.
+    /// Saves a state with the logits after the last token, (vocab), so that a text goes on from the file without another token.
     ///
     /// # Errors
     /// As [`Model::save_state`]; logits of another length.
@@ -50,7 +50,7 @@ impl Model {
         Ok(self.load_snapshot(path)?.state)
     }
 
-    /// The same, with the logits if they were saved.
+    /// Loads a state, with the logits if they were saved.
     ///
     /// # Errors
     /// As [`Model::load_state`].

@@ -56,7 +56,7 @@ pub(crate) struct BlockRooms {
     pub(crate) mixer: Rooms,
 }
 
-/// What a layer adds to the stream: its last product, of rows `x`, times a factor, with random zeros.
+/// The term that a layer adds to the stream: its last product, of rows `x`, times a factor, with random zeros.
 pub(crate) struct Added<'a> {
     pub(crate) x: View<'a>,
     pub(crate) product: Linear<View<'a>>,
@@ -80,7 +80,7 @@ pub(crate) struct Guessed<'g> {
     pub(crate) divisor: f32,
 }
 
-/// What training needs of a device.
+/// The operations of a device that training needs.
 pub(crate) trait Trains: Device {
     /// The type of losses, and their mean from what `cross_entropy` left of so many rows.
     fn losses(&self) -> DType;

@@ -38,7 +38,7 @@ impl From<Vec<u32>> for Corpus {
 }
 
 impl Corpus {
-    /// The same text, all of which is learned; what is held out is that of another corpus.
+    /// Returns this text as one that is learned whole, with another corpus as the held-out set.
     #[must_use]
     pub fn validated_by(self, validation: impl Into<Corpus>) -> Self {
         Corpus { validation: Some(validation.into().text), ..self }
@@ -49,7 +49,7 @@ impl Corpus {
         Corpus { text: self.text.of(vocab), validation: self.validation.map(|text| text.of(vocab)) }
     }
 
-    /// What is learned: all but the last tenth, where that is held out.
+    /// Returns the range that is learned: all but the last tenth, where that is held out.
     pub(super) fn learned(&self) -> Range<usize> {
         match &self.validation {
             None => 0..self.text.len() - self.text.len() / 10,
@@ -57,7 +57,7 @@ impl Corpus {
         }
     }
 
-    /// What is held out of which text.
+    /// Returns the text that has the held-out set, and the range of it.
     pub(super) fn held_out(&self) -> (&dyn Tokens, Range<usize>) {
         match &self.validation {
             None => (&self.text, self.learned().end..self.text.len()),
@@ -75,12 +75,12 @@ impl Corpus {
         self.text.part(range)
     }
 
-    /// What its elements are.
+    /// Returns the name of its elements.
     pub(super) fn unit(&self) -> &'static str {
         self.text.unit()
     }
 
-    /// What tells one corpus from another.
+    /// Returns a text that tells one corpus from another.
     pub(super) fn mark(&self) -> String {
         let validation = self.validation.iter().map(|text| format!(", held out {}", text.mark()));
         self.text.mark() + &validation.collect::<String>()

@@ -30,7 +30,8 @@ impl Trainer {
         self.held_out_with(exec, |_| true)
     }
 
-    /// The same; `progress` is told how many tokens were read, now and then, and says whether to go on.
+    /// The cross entropy of [`Trainer::held_out`]; `progress` is told how many tokens were read, now and then, and says whether
+    /// to go on.
     ///
     /// # Errors
     /// As [`Trainer::model`]; [`Error::Interrupted`](crate::Error::Interrupted) where `progress` does not want to go on.
@@ -52,7 +53,7 @@ impl Trainer {
         Ok(bits)
     }
 
-    /// The same without progress.
+    /// Evaluates as [`Trainer::evaluate_with`] does, without progress.
     ///
     /// # Errors
     /// As [`Trainer::model`].
@@ -60,7 +61,7 @@ impl Trainer {
         self.evaluate_with(exec, |_| true)
     }
 
-    /// The same on [`Trainer::last_len`] tokens, for the end of a training.
+    /// Evaluates on [`Trainer::last_len`] tokens, for the end of a training.
     ///
     /// # Errors
     /// As [`Trainer::held_out_with`].
@@ -77,7 +78,7 @@ impl Trainer {
         self.evaluations.push((step, bits as f32));
     }
 
-    /// What the held-out set took, in bits for a byte or a token, and after how many steps.
+    /// Returns the loss on the held-out set, in bits for a byte or a token, and after how many steps.
     pub fn evaluations(&self) -> &[(usize, f32)] {
         &self.evaluations
     }

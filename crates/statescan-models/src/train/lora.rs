@@ -42,7 +42,7 @@ impl Adapted {
         base.iter().filter(|(name, _)| decays(name)).filter_map(|(name, array)| Some((name, array.shape[..].try_into().ok()?)))
     }
 
-    /// What is learned: first matrices are random, second ones zero, so that nothing is moved yet.
+    /// Returns the matrices that are learned: first ones are random, second ones zero, so that nothing is moved yet.
     pub(super) fn begin(lora: Lora, base: &Tensors, random: &mut Random) -> Tensors {
         let mut matrices = Tensors::new();
         for (name, [outputs, inputs]) in Self::projections(base) {

@@ -33,21 +33,21 @@ const VOCAB: usize = 256;
 pub struct Trainer {
     options: Options,
     config: Config,
-    /// What the `config.json` of the model that it began with says, also where that means nothing here.
+    /// The settings in the `config.json` of the model that it began with, also those that mean nothing here.
     settings: Map<String, Value>,
-    /// What is learned: the weights of the model, or the matrices that its projections move by.
+    /// The weights that are learned: those of the model, or the matrices that its projections move by.
     weights: Tensors,
     /// The model that stays as it was, where matrices are learned.
     adapted: Option<Adapted>,
     moments: Moments,
     losses: Vec<f32>,
-    /// What the held-out set took after some steps, and the least.
+    /// The losses on the held-out set after some steps, and the least.
     evaluations: Vec<(usize, f32)>,
     best: Option<(usize, f32)>,
     corpus: Corpus,
     /// By the weights of the model.
     gradients: Tensors,
-    /// Where the latest steps were on a GPU: weights and moments as they are now.
+    /// The training on a GPU if the latest steps were there: weights and moments as they are now.
     on_device: Option<(Device, DeviceTraining)>,
 }
 
@@ -137,12 +137,12 @@ impl Trainer {
         &self.config
     }
 
-    /// What losses are for: `byte` or `token`.
+    /// Returns the unit of losses: `byte` or `token`.
     pub fn unit(&self) -> &'static str {
         self.corpus.unit()
     }
 
-    /// What is trained, and how.
+    /// Returns the settings of the training.
     pub fn options(&self) -> &Options {
         &self.options
     }

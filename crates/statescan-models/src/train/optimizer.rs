@@ -5,7 +5,7 @@ use crate::device::decays;
 use crate::kernels::training::AdamW;
 use crate::tensors::{Array, Tensors, zeros_like};
 
-/// What a step leaves of running means of gradients and of their squares.
+/// The decay rates of the running means of gradients and of their squares: beta1 and beta2.
 const MEMORY: f64 = 0.9;
 const MEMORY_OF_SQUARES: f64 = 0.95;
 /// Added to the root of the mean square.

@@ -6,7 +6,7 @@ use crate::weight::{TYPES, file_dtype};
 use serde_json::{Value, json};
 use statescan::DType;
 
-/// What is trained, and how.
+/// The settings of a training.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Width of the stream between blocks of a model that is made for the training.

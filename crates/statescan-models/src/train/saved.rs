@@ -108,7 +108,7 @@ impl Trainer {
     }
 }
 
-/// What a saved training says of itself.
+/// The description that a saved training has of itself.
 struct About {
     options: Options,
     config: Config,

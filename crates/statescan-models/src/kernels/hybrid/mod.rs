@@ -1,5 +1,5 @@
-//! What hybrids need of a GPU beside products: the rotation of heads by their positions, the softmax of attention, the gate of feed-forward layers, and
-//! attention's step of a decoded token.
+//! The kernels of hybrids on a GPU beside products: the rotation of heads by their positions, the softmax of attention, the gate
+//! of feed-forward layers, and attention's step of a decoded token.
 //!
 //! | call | what it computes |
 //! |---|---|
@@ -23,5 +23,5 @@ pub use rotate::{Heads, rotate};
 pub use softmax::softmax;
 pub use step::{AttentionStep, attention_step};
 
-/// What kernels with rotations share.
+/// The header that kernels with rotations share.
 const ROTATION: statescan_cuda::Header = statescan_cuda::header!("rotation.cuh");

@@ -12,7 +12,7 @@ use statescan_cuda::{Address, AsStream, COMMON, Config, Kernel, Launch, Program,
 
 const OP: &str = "attention_step";
 const THREADS: usize = 256;
-/// What fits into shared memory.
+/// The largest head that fits into shared memory.
 const MOST: usize = 512;
 
 pub(super) static ATTENTION_STEP: Program<Params> =

@@ -119,7 +119,7 @@ fn shares_are_those_of_a_plain_loop() -> Result<()> {
     Ok(())
 }
 
-/// What the last of some rows attends to, from rotated queries and all keys and values.
+/// Returns the attention of the last of some rows, from rotated queries and all keys and values.
 fn attended(query: &[f64], keys: &[f64], values: &[f64], [headdim, share]: [usize; 2], scale: f64) -> Vec<f64> {
     let (count, width) = (keys.len() / (query.len() / share), query.len() / share);
     let of_head = |head: usize| {

@@ -75,7 +75,7 @@ params! {
     }
 }
 
-/// What a model computes with where a weight was moved.
+/// The form in which a model computes with a weight after it was moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// The weight, in the type of the copy.
@@ -104,9 +104,9 @@ pub struct Moved<'m> {
 pub struct AdamW {
     /// The learning rate.
     pub rate: f64,
-    /// What a step takes away of a weight, by the learning rate.
+    /// The weight decay: the share of a weight that a step subtracts, times the learning rate.
     pub weight_decay: f64,
-    /// What a step leaves of the means of gradients and of their squares.
+    /// The decay rates of the means of gradients and of their squares: beta1 and beta2.
     pub memory: [f64; 2],
     /// Added to the root of the mean square.
     pub eps: f64,
@@ -177,7 +177,7 @@ impl Optimizer {
         self.known.len() - self.entries * WORDS
     }
 
-    /// Where the entries are, and the owners of blocks.
+    /// Returns the addresses of the entries, and of the owners of blocks.
     fn place(&self) -> [u64; 2] {
         let entries = self.table.view().as_ptr() as u64;
         [entries, entries + (8 * self.entries * WORDS) as u64]

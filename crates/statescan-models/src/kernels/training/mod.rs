@@ -1,4 +1,4 @@
-//! What training needs of a GPU beside the gradients of scans, convolutions, norms and products.
+//! The kernels of training on a GPU beside the gradients of scans, convolutions, norms and products.
 //!
 //! | call | what it computes |
 //! |---|---|
