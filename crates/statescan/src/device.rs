@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Where memory lives.
+/// The place of memory.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Device {

@@ -28,7 +28,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// The same type in device code, which has its size and its name.
+    /// Returns the type of device code, which has this one's size and its name.
     pub(crate) const fn scalar(self) -> Scalar {
         match self {
             DType::F32 => Scalar::F32,

@@ -5,8 +5,8 @@ use crate::dtype::DType;
 use crate::shape::{MAX_RANK, Shape, TooManyAxes};
 use std::borrow::Cow;
 
-/// What is wrong with a call. Nothing has been written when one of these comes back, with two exceptions on GPUs: [`Error::Cuda`] can be
-/// about an earlier call, and it and [`Error::Compile`] can come when some of the call's kernels are in the stream already.
+/// The faults of a call. Nothing has been written when one of these comes back, with two exceptions on GPUs: [`Error::Cuda`] can
+/// be about an earlier call, and it and [`Error::Compile`] can come when some of the call's kernels are in the stream already.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
@@ -131,7 +131,7 @@ pub enum Error {
         op: &'static str,
         /// The argument.
         argument: &'static str,
-        /// What must hold, in words.
+        /// The condition that must hold, in words.
         expected: &'static str,
     },
     /// A view would reach outside its buffer.
@@ -159,7 +159,7 @@ pub enum Error {
     /// The machine cannot do what was asked (an instruction set, a device).
     #[error("{what} is not available: {why}")]
     Unavailable {
-        /// What was asked for.
+        /// The thing that was asked for.
         what: &'static str,
         /// Why it is not there.
         why: &'static str,
@@ -179,7 +179,7 @@ pub enum Error {
     OutOfMemory {
         /// The device.
         device: usize,
-        /// What was asked for.
+        /// The bytes that were asked for.
         bytes: usize,
     },
     /// A kernel could not be compiled.
@@ -187,7 +187,7 @@ pub enum Error {
     Compile {
         /// The kernel.
         kernel: &'static str,
-        /// What the compiler said.
+        /// The compiler's output.
         log: String,
     },
 }

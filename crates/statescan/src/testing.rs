@@ -1,5 +1,6 @@
-//! What the tests in `tests/` see of the inside of a call, which nobody else should rely on: how often it checks its arguments, and whether it needs
-//! its scratch memory. Unit tests would see it without this module, but they leave the kernels of operations out, which take minutes to build.
+//! The inside of a call as the tests in `tests/` see it, on which nobody else should rely: how often it checks its arguments, and
+//! whether it needs its scratch memory. Unit tests would see it without this module, but they leave the kernels of operations
+//! out, which take minutes to build.
 
 use core::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

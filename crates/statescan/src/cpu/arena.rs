@@ -14,7 +14,7 @@ use core::ops::Range;
 const LINE: usize = 64;
 /// Bytes of the zone behind an array, beyond the end of its last line.
 const ZONE: usize = if cfg!(debug_assertions) { LINE } else { 0 };
-/// What is in a zone: no number, whether it is read as one `f64` or as two `f32`.
+/// The contents of a zone: no number, whether it is read as one `f64` or as two `f32`.
 const UNTOUCHED: u64 = 0x7ff5_a5a5_7ff5_a5a5;
 
 /// Arrays of one length, one behind the other.
@@ -33,7 +33,7 @@ struct Len {
 }
 
 impl Len {
-    /// Where the array of a number begins, and how long it is.
+    /// Returns the start and the length of array `i`.
     #[inline(always)]
     fn of<T>(self, i: usize) -> (usize, usize) {
         #[cfg(debug_assertions)]
@@ -58,7 +58,7 @@ impl<T, A: Alias> Clone for ArraysOf<'_, T, A> {
 impl<T, A: Alias> Copy for ArraysOf<'_, T, A> {}
 
 impl<T, A> ArraysOf<'_, T, A> {
-    /// The same arrays with a length that the compiler knows, and so their distances.
+    /// Returns the arrays with a length that the compiler knows, and so their distances.
     #[inline(always)]
     pub(crate) fn of_len(mut self, len: usize) -> Self {
         debug_assert_eq!(self.len.all, len);
@@ -102,19 +102,19 @@ impl<'m, T> Arrays<'m, T> {
         })
     }
 
-    /// The same arrays, to be used by several names.
+    /// Borrows the arrays for use by several names.
     #[inline(always)]
     pub(crate) fn cells(&mut self) -> CellArrays<'_, T> {
         ArraysOf { first: self.first.cells(), len: self.len }
     }
 
-    /// The same, from now on.
+    /// Turns the arrays into ones for use by several names.
     #[inline(always)]
     pub(crate) fn into_cells(self) -> CellArrays<'m, T> {
         ArraysOf { first: self.first.into_cells(), len: self.len }
     }
 
-    /// The same arrays once more, for a thread that takes turns with this one.
+    /// Returns the arrays once more, for a thread that takes turns with this one.
     ///
     /// # Safety
     /// While one thread uses an array, no other does.
@@ -137,7 +137,7 @@ pub(crate) struct Room<'m, T> {
     /// Null while arrays are counted.
     start: *mut T,
     used: usize,
-    /// Where nobody may write; empty in release builds.
+    /// Ranges that nobody may write; empty in release builds.
     zones: Vec<Range<usize>>,
     memory: PhantomData<&'m mut T>,
 }
@@ -175,7 +175,7 @@ impl<'m, T: Real> Room<'m, T> {
     }
 }
 
-/// What lies behind the arrays.
+/// The memory behind the arrays.
 struct Zones<'z, T> {
     start: *mut T,
     ranges: &'z [Range<usize>],

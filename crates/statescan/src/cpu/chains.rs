@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// What is left to do of some chains, each of as many slices.
+/// The remaining work of some chains, each of as many slices.
 pub(crate) struct Chains {
     slices: usize,
     alone: bool,

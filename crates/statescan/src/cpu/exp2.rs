@@ -24,7 +24,7 @@ pub(crate) trait Exp2: pulp::Simd {
 
 /// `(2^r - 1) / r` on [-1/2, 1/2]: 1.1 ulp of the result rather than a relative error, which keeps the rounded sum within 2.
 const DEGREE_5: [f32; 5] = [0.693_146_8, 0.240_222_35, 0.055_508_93, 0.009_671_788, 0.001_322_571_7];
-/// The same for f64, 2.7e-17.
+/// `(2^r - 1) / r` on [-1/2, 1/2] for f64, with an error of 2.7e-17.
 pub(crate) const DEGREE_11: &[f64] = &[
     core::f64::consts::LN_2,
     0.2402265069591013,
@@ -173,7 +173,7 @@ pub(super) mod x86 {
     const LOG2_E: [f32; 2] = [core::f32::consts::LOG2_E, 1.925_963e-8];
     /// `(2^r - 1) / r` on [-1/64, 1/64], 6e-10 of 2^r.
     const DEGREE_3_SHORT: [f32; 3] = [core::f32::consts::LN_2, 0.240_226_5, 0.055_504_11];
-    /// What the numbers of `TABLE_32` lack, as a part of them.
+    /// The part that each number of `TABLE_32` lacks, relative to it.
     const REST_32: [f32; 32] = [
         0.0, -4.708e-08, 4.629e-08, -5.560e-08, -1.199e-08, -4.878e-08, 4.730e-08, -3.481e-08, 3.193e-08, -2.689e-08, 3.621e-08,
         1.118e-09, -3.099e-08, -2.638e-08, -7.475e-09, -4.246e-08, 1.711e-08, 2.300e-08, -3.048e-08, -1.654e-08, 5.233e-09,

@@ -1,4 +1,5 @@
-//! What pulp's token does not offer: rounding, scaling by powers of two, and block transposition, for each instruction set.
+//! Operations that pulp's token does not offer: rounding, scaling by powers of two, and block transposition, for each instruction
+//! set.
 
 use super::Kernel;
 use super::math::exp_reduced;

@@ -129,7 +129,7 @@ fn avx2() -> Option<pulp::x86::V3> {
 /// The functions that it is compiled into are methods of the kernel, because the compiler puts methods where their type is: kernels of
 /// different files are compiled beside each other, on as many cores as there are.
 pub(crate) trait Kernel: Sized {
-    /// What it gives back.
+    /// The type of its result.
     type Output;
     /// Whether it is compiled for every level. Of the kernels of operations, which take minutes to build, unit tests have none: the tests in `tests/` run
     /// them. Fuzzing builds for x86-64, where the sanitizer's checks make them larger still, have those for AVX2.

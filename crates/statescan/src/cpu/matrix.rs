@@ -82,13 +82,13 @@ impl<'m, T> Matrix<'m, T> {
 }
 
 impl<T> MatrixMut<'_, T> {
-    /// The same matrix, to be read.
+    /// Borrows the matrix for reading.
     #[inline(always)]
     pub fn read(&self) -> Matrix<'_, T> {
         MatrixOf { array: self.array.read(), row: self.row, col: self.col }
     }
 
-    /// The same matrix for a shorter time.
+    /// Borrows the matrix for a shorter time.
     #[inline(always)]
     pub fn reborrow(&mut self) -> MatrixMut<'_, T> {
         MatrixOf { array: self.array.reborrow(), row: self.row, col: self.col }

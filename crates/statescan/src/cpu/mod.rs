@@ -1,4 +1,4 @@
-//! What every CPU kernel is built from: instruction sets, vectors, elementary functions, tiles.
+//! The parts of every CPU kernel: instruction sets, vectors, elementary functions, tiles.
 //!
 //! A kernel body is written once, generic over a `simd::Isa` token and a `simd::Real` compute type; `Level::dispatch` instantiates it
 //! for the instruction set that the executor chose.

@@ -33,7 +33,7 @@ struct State {
     work: Option<Work>,
     /// How many more helpers the work wants.
     wanted: usize,
-    /// What the first helper that panicked has said.
+    /// The message of the first helper that panicked.
     panic: Option<Box<dyn Any + Send>>,
     closed: bool,
 }
@@ -123,7 +123,7 @@ impl Shared {
         state.panic.take()
     }
 
-    /// What a helper does until the pool is dropped.
+    /// Helps until the pool is dropped.
     fn help(&self) {
         let mut seen = 0;
         loop {

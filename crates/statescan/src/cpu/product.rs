@@ -6,10 +6,10 @@ use super::simd::{Isa, Real, V};
 use super::tile::Prefetch;
 use super::{Kernel, Level, Matrix, MatrixMut};
 
-/// What is prefetched while products are computed.
+/// Memory that is prefetched while products are computed.
 pub(crate) type Ahead = Prefetch<32>;
 
-/// What becomes of what is there.
+/// The use of the values that the target has before the product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Into<T> {
     Replace,

@@ -45,13 +45,13 @@ impl<T: Real> Steps<'_, T> {
 }
 
 impl<T: Real> StepsMut<'_, T> {
-    /// The same steps for a shorter time.
+    /// Borrows the steps for a shorter time.
     #[inline(always)]
     pub(crate) fn reborrow(&mut self) -> StepsMut<'_, T> {
         self.from(0)
     }
 
-    /// The same steps, to be read.
+    /// Borrows the steps for reading.
     #[inline(always)]
     pub(crate) fn read(&self) -> Steps<'_, T> {
         Steps::new(self.array.read(), self.step)

@@ -44,7 +44,7 @@ impl Spin {
     }
 }
 
-/// What a [`Patience`] did.
+/// The way in which a [`Patience`] has paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paused {
     Spun,

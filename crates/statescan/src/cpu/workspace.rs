@@ -5,7 +5,7 @@ use crate::tensor::{Line, Memory};
 use bytemuck::Pod;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What an executor keeps. Clones share it.
+/// The scratch memory of an executor. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Workspace {
     kept: Arc<Mutex<Memory>>,

@@ -47,7 +47,7 @@ impl<T: Element> Landing<T> {
     /// A view of another length, type or device, or that is not dense; [`Error::Cuda`].
     ///
     /// # Safety
-    /// What [`Landing::wait`] gave before is not in use until the next `wait`, also when a recorded graph sends again.
+    /// The slice of an earlier [`Landing::wait`] is not in use until the next `wait`, also when a recorded graph sends again.
     pub unsafe fn send(&mut self, exec: &Exec, view: &View<'_>) -> Result<()> {
         const OP: &str = "landing";
         let argument = "view";

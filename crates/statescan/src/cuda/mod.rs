@@ -10,8 +10,8 @@
 //! NVRTC for the device at hand. Compiled kernels are kept in memory and on disk: in the folder `STATESCAN_CACHE_DIR` if that variable is
 //! set, else in `statescan` in the user's cache folder.
 //!
-//! What kernels of one's own are written with is the crate [`statescan_cuda`], on which those of this one stand; [`View`](crate::View) is a
-//! [`Layout`](statescan_cuda::Layout) and [`Exec`](crate::Exec) has a [`Stream`] there.
+//! Kernels of one's own are written with the crate [`statescan_cuda`], on which those of this one stand; [`View`](crate::View) is
+//! a [`Layout`](statescan_cuda::Layout) and [`Exec`](crate::Exec) has a [`Stream`] there.
 //!
 //! Driver and NVRTC are loaded at run time. Without the feature `cuda`, without a driver, without NVRTC or without a device everything
 //! here answers [`Error::Unavailable`](crate::Error::Unavailable).

@@ -1,4 +1,5 @@
-//! What a call would launch on a GPU, whether one is there or not: how kernels are chosen is a function of types, sizes and a device's numbers.
+//! The launches of a call on a GPU, whether one is there or not: the choice of kernels is a function of types, sizes and a
+//! device's numbers.
 
 use super::{Launch, Numbers};
 use crate::error::Result;
@@ -34,7 +35,8 @@ impl Gpu {
         Some(Gpu(Numbers { capability, multiprocessors, shared_per_block, shared_per_multiprocessor }))
     }
 
-    /// The same with other multiprocessors, by whose number rows are cut into segments: with one of them they are scanned in one pass.
+    /// Returns this GPU with another number of multiprocessors, by which rows are cut into segments: with one of them they are
+    /// scanned in one pass.
     pub fn with_multiprocessors(self, multiprocessors: usize) -> Gpu {
         Gpu(Numbers { multiprocessors: multiprocessors.max(1), ..self.0 })
     }

@@ -1,4 +1,4 @@
-//! What the tests of kernels without a GPU are made of: tensors that nobody reads, and compilation for every architecture.
+//! Helpers of tests of kernels without a GPU: tensors that nobody reads, and compilation for every architecture.
 
 pub(crate) use statescan_cuda::testing::Suite;
 

@@ -80,7 +80,7 @@ impl Dense {
         &mut self.data[at]
     }
 
-    /// The same elements in another shape of as many.
+    /// Returns the elements in another shape of as many.
     pub(crate) fn reshaped(self, shape: Shape) -> Self {
         debug_assert_eq!(shape.iter().product::<usize>(), self.data.len());
         Dense { shape, data: self.data }
@@ -163,8 +163,8 @@ impl ErrorBound {
         ErrorBound { absolute: 4.0 * carried * (4.0 + walk), relative: dtype.epsilon() + 16.0 * carried }
     }
 
-    /// The same for products on tensor cores, whose factors, states and decayed products of B and C among them, are rounded to 16 bits where
-    /// inputs are stored so: every term of a sum has such an error of its own.
+    /// The bound for products on tensor cores, whose factors, states and decayed products of B and C among them, are rounded to
+    /// 16 bits where inputs are stored so: every term of a sum has such an error of its own.
     pub fn in_products(self, dtype: DType) -> Self {
         let rounding = dtype.epsilon() * f64::from(dtype.size() == 2);
         ErrorBound { absolute: self.absolute + rounding, relative: self.relative + rounding }

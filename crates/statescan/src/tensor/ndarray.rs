@@ -10,7 +10,7 @@ use ndarray::{ArrayView, ArrayViewMut, Dimension};
 impl<'a, T: Element, D: Dimension> TryFrom<ArrayView<'a, T, D>> for View<'a> {
     type Error = Error;
 
-    /// The same elements; nothing is copied.
+    /// Views the array's elements; nothing is copied.
     fn try_from(array: ArrayView<'a, T, D>) -> Result<Self, Error> {
         // SAFETY: an array view lends every element that its shape and strides reach for 'a.
         unsafe { View::from_raw_parts(array.as_ptr().cast(), T::DTYPE, Device::Cpu, array.shape(), array.strides()) }
@@ -20,7 +20,7 @@ impl<'a, T: Element, D: Dimension> TryFrom<ArrayView<'a, T, D>> for View<'a> {
 impl<'a, T: Element, D: Dimension> TryFrom<ArrayViewMut<'a, T, D>> for ViewMut<'a> {
     type Error = Error;
 
-    /// The same elements; nothing is copied.
+    /// Views the array's elements; nothing is copied.
     fn try_from(mut array: ArrayViewMut<'a, T, D>) -> Result<Self, Error> {
         let ptr = array.as_mut_ptr().cast();
         // SAFETY: a mutable array view lends every element that its shape and strides reach, exclusively, for 'a.

@@ -8,7 +8,7 @@ fn nontrivial(view: &View<'_>) -> impl DoubleEndedIterator<Item = (isize, usize)
     (0..view.rank()).filter(move |&axis| shape[axis] > 1).map(move |axis| (strides[axis].abs(), shape[axis]))
 }
 
-/// The same, the smallest stride first.
+/// Returns the strides and sizes of axes longer than 1, the smallest stride first.
 fn sorted(view: &View<'_>) -> Vec<(isize, usize)> {
     let mut axes: Vec<_> = nontrivial(view).collect();
     axes.sort_unstable();

@@ -58,8 +58,9 @@ impl Tensor {
         Self::filled(exec, dtype, shape, Some(0))
     }
 
-    /// A dense row-major tensor on the executor's device that holds anything: zeros on the host, on a GPU whatever is in its memory.
-    /// Where debug assertions are on, every byte is `0xff` (NaN for floating-point types), which shows what was not written.
+    /// A dense row-major tensor on the executor's device that holds anything: zeros on the host, on a GPU whatever is in its
+    /// memory. With debug assertions every byte is `0xff` (NaN for floating-point types), which shows elements that were not
+    /// written.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].
@@ -224,7 +225,7 @@ impl Tensor {
         self.storage.bytes()
     }
 
-    /// The same memory, writable.
+    /// The tensor's memory, writable.
     ///
     /// # Panics
     /// If the tensor is not on the host.
@@ -250,7 +251,7 @@ impl Tensor {
         self.shape
     }
 
-    /// Where the memory is.
+    /// The device that has the memory.
     pub fn device(&self) -> Device {
         self.storage.device()
     }

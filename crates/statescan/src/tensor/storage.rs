@@ -108,7 +108,7 @@ impl Storage {
         }
     }
 
-    /// Where the memory begins.
+    /// Returns the start of the memory.
     pub(super) fn as_ptr(&self) -> *const u8 {
         match self {
             Storage::Host(memory) => memory.as_ptr().cast(),
@@ -116,7 +116,7 @@ impl Storage {
         }
     }
 
-    /// Where the memory begins, to write there.
+    /// Returns the start of the memory, for writing.
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
         match self {
             Storage::Host(memory) => memory.as_mut_ptr().cast(),

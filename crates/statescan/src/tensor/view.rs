@@ -122,7 +122,7 @@ impl<'a> View<'a> {
         self.dtype
     }
 
-    /// Where the memory is.
+    /// The device that has the memory.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -244,7 +244,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// The same elements with one axis walked backwards.
+    /// The elements with one axis walked backwards.
     pub fn flip(self, axis: usize) -> Self {
         if self.shape[axis] == 0 {
             return self;
@@ -261,7 +261,7 @@ impl<'a> View<'a> {
         self
     }
 
-    /// The same view through another pointer to the same memory.
+    /// Returns the view through another pointer to its memory.
     pub(super) fn at_address(mut self, ptr: *const u8) -> Self {
         self.ptr = ptr;
         self

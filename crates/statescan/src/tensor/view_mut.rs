@@ -61,17 +61,17 @@ impl<'a> ViewMut<'a> {
         ViewMut { view, lifetime: PhantomData }
     }
 
-    /// The same elements for a shorter time.
+    /// The elements for a shorter time.
     pub fn reborrow(&mut self) -> ViewMut<'_> {
         ViewMut::wrap(self.view)
     }
 
-    /// The same elements, read only.
+    /// The elements, read only.
     pub fn as_view(&self) -> View<'_> {
         self.view
     }
 
-    /// The same, where it is.
+    /// Borrows the view that is shared with readers.
     pub(crate) fn shared(&self) -> &View<'a> {
         &self.view
     }
@@ -101,7 +101,7 @@ impl<'a> ViewMut<'a> {
         Self::wrap(self.view.expand(axis, 1))
     }
 
-    /// The same elements with one axis walked backwards (see [`View::flip`]).
+    /// The elements with one axis walked backwards (see [`View::flip`]).
     pub fn flip(self, axis: usize) -> Self {
         Self::wrap(self.view.flip(axis))
     }
@@ -176,7 +176,7 @@ impl RawViewMut {
         self.view.around()
     }
 
-    /// The same elements, read only.
+    /// Returns the elements, read only.
     pub(crate) fn as_read(&self) -> View<'_> {
         self.view
     }
@@ -196,7 +196,7 @@ impl RawViewMut {
         RawViewMut { view: self.view.expand(axis, size) }
     }
 
-    /// The same elements with one axis walked backwards.
+    /// Returns the elements with one axis walked backwards.
     pub(crate) fn flip(self, axis: usize) -> Self {
         RawViewMut { view: self.view.flip(axis) }
     }

@@ -103,7 +103,7 @@ impl<'m, T: Real, A> ArrayOf<'m, T, A> {
         unsafe { V::sum_rows_apart::<APART>(simd, self.rows::<S>(at, step), step) }
     }
 
-    /// Where as many vectors as one has lanes begin, `step` apart.
+    /// Returns the start of as many vectors as one has lanes, `step` apart.
     #[inline(always)]
     fn rows<S: Isa>(&self, at: usize, step: usize) -> *const T {
         self.at(at, (T::lanes::<S>() - 1) * step + T::lanes::<S>())

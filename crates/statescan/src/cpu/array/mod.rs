@@ -88,7 +88,7 @@ impl<'m, T, A> ArrayOf<'m, T, A> {
         }
     }
 
-    /// The same elements held in another way, or for a shorter time: whoever asks for that sees to it that both ways go together.
+    /// Returns the elements held in another way, or for a shorter time: the caller sees to it that both ways go together.
     #[inline(always)]
     fn again<'s, B>(&self) -> ArrayOf<'s, T, B> {
         ArrayOf {
@@ -185,31 +185,31 @@ impl<'m, T> ArrayMut<'m, T> {
         Self::amid(slice.as_mut_ptr(), [0, slice.len() as isize])
     }
 
-    /// The same elements for a shorter time.
+    /// Borrows the elements for a shorter time.
     #[inline(always)]
     pub(crate) fn reborrow(&mut self) -> ArrayMut<'_, T> {
         self.again()
     }
 
-    /// The same elements, to be read.
+    /// Borrows the elements for reading.
     #[inline(always)]
     pub(crate) fn read(&self) -> Array<'_, T> {
         self.again()
     }
 
-    /// The same elements, only read from now on.
+    /// Turns the array into one that is only read.
     #[inline(always)]
     pub(crate) fn into_read(self) -> Array<'m, T> {
         self.again()
     }
 
-    /// The same elements, to be used by several names.
+    /// Borrows the elements for use by several names.
     #[inline(always)]
     pub(crate) fn cells(&mut self) -> Cells<'_, T> {
         self.again()
     }
 
-    /// The same, from now on.
+    /// Turns the array into one for use by several names.
     #[inline(always)]
     pub(crate) fn into_cells(self) -> Cells<'m, T> {
         self.again()
@@ -234,7 +234,7 @@ impl<'m, T> ArrayMut<'m, T> {
         unsafe { core::slice::from_raw_parts_mut(self.place(at, count), count) }
     }
 
-    /// The same elements once more, for a thread that takes turns with this one.
+    /// Returns the elements once more, for a thread that takes turns with this one.
     ///
     /// # Safety
     /// While one thread uses them, no other does.
@@ -341,7 +341,7 @@ impl<'m, A> ArrayOf<'m, u8, A> {
 }
 
 impl<'m, T: Real, A> ArrayOf<'m, T, A> {
-    /// The same array as one of f32, which it is.
+    /// Returns the array as one of f32, which it is.
     #[inline(always)]
     pub(crate) fn into_f32(self) -> ArrayOf<'m, f32, A> {
         assert!(!T::DOUBLE, "elements are f32");

@@ -29,7 +29,7 @@ pub(crate) fn exp<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
     x.power_of_e()
 }
 
-/// The same by [`reduced`], where the instruction set has nothing shorter.
+/// `e^x` by [`reduced`], where the instruction set has nothing shorter.
 #[inline(always)]
 pub(crate) fn exp_reduced<T: Real, S: Isa>(x: V<T, S>) -> V<T, S> {
     let (p, n) = reduced(x);

@@ -76,13 +76,13 @@ impl<'m, T> Tile<'m, T> {
 }
 
 impl<T> TileMut<'_, T> {
-    /// The same tile for a shorter time.
+    /// Borrows the tile for a shorter time.
     #[inline(always)]
     pub(crate) fn reborrow(&mut self) -> TileMut<'_, T> {
         TileMut::new(self.array.reborrow(), self.pitch)
     }
 
-    /// The same tile, to be read.
+    /// Borrows the tile for reading.
     #[inline(always)]
     pub(crate) fn read(&self) -> Tile<'_, T> {
         Tile::new(self.array.read(), self.pitch)

@@ -3,7 +3,7 @@
 use crate::tensor::{DType, Element, RawViewMut, View};
 use core::marker::PhantomData;
 
-/// Where a plane begins: memory that is read, or memory that is written.
+/// The start of a plane: memory that is read, or memory that is written.
 pub(crate) trait Address: Copy + Send + Sync {
     fn moved(self, bytes: isize) -> Self;
 }
@@ -108,7 +108,7 @@ impl<'v> Plane<'v> {
         unsafe { core::slice::from_raw_parts(self.start.0.cast::<E>().offset(self.place::<E>(lane, 0, [1, steps])), steps) }
     }
 
-    /// Where so many lanes and steps begin.
+    /// Returns the start of so many lanes and steps.
     #[inline(always)]
     pub(super) fn address<E: Element>(self, lane: usize, step: usize, count: [usize; 2]) -> *const E {
         self.start.0.cast::<E>().wrapping_offset(self.place::<E>(lane, step, count))
@@ -130,7 +130,7 @@ impl PlaneMut {
         Self::new(Write(view.as_mut_ptr()), view.dtype(), [lane_step, time_step], [usize::MAX; 2])
     }
 
-    /// The same elements, to be read.
+    /// Returns the plane for reading.
     #[inline(always)]
     pub(crate) fn read(&self) -> Plane<'_> {
         PlaneOf {
@@ -222,7 +222,7 @@ impl<A: Address> PlaneOf<A> {
         self.advance_bytes(count as isize * stride * size as isize)
     }
 
-    /// The same elements with lanes and steps exchanged.
+    /// Exchanges lanes and steps.
     #[inline(always)]
     pub(crate) fn transposed(self) -> Self {
         PlaneOf {
@@ -234,7 +234,7 @@ impl<A: Address> PlaneOf<A> {
         }
     }
 
-    /// The same plane where more lanes follow, for axes that lie one behind the other.
+    /// Returns the plane with more lanes behind it, for axes that lie one behind the other.
     #[inline(always)]
     pub(crate) fn with_lanes(self, lanes: usize) -> Self {
         let _ = lanes;
@@ -293,7 +293,8 @@ impl<A: Address> PlaneOf<A> {
     }
 }
 
-/// What lanes x steps of a plane take up. Any position is allowed: an area that is only prefetched need not lie inside the tensor.
+/// The memory of lanes x steps of a plane. Any position is allowed: an area that is only prefetched need not lie inside the
+/// tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AreaOf<A> {
     pub plane: PlaneOf<A>,
@@ -307,7 +308,7 @@ pub(crate) type Area<'v> = AreaOf<Read<'v>>;
 pub(crate) type AreaMut = AreaOf<Write>;
 
 impl AreaMut {
-    /// The same elements, to be read.
+    /// Returns the area for reading.
     #[inline(always)]
     pub(crate) fn read(&self) -> Area<'_> {
         self.plane.read().area(self.lanes, self.steps)

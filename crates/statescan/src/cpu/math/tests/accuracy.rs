@@ -100,7 +100,7 @@ fn exponentials_f64() {
     exponentials::<f64>([&[1.25], &[1.25, 2.0], &[1.25, 3.0, 4.0]]);
 }
 
-/// What is rounded in `a b` comes on top, where that is not one operation with the sum after it.
+/// Checks products. The rounding of `a b` comes on top if it is not one operation with the sum after it.
 fn products<T: Real>(bound: f64, fused: impl Fn(Level) -> bool) {
     let third = T::from_f64(1.0 / 3.0).to_f64();
     let (low, high) = exponents::<T>();

@@ -32,7 +32,7 @@ function!(ComplexPhi, |x| [
     exp_phi1_derivative(x).2.im
 ]);
 
-/// The same number or both NaN; the sign of a zero is not looked at.
+/// Checks that both are one number or both NaN; the sign of a zero is not looked at.
 fn assert_same(got: f64, want: f64, what: &dyn core::fmt::Display) {
     assert!(got == want || (got.is_nan() && want.is_nan()), "{what}: {got:e}, not {want:e}");
 }
