@@ -1,9 +1,9 @@
-//! What stands in a stream's place in a build without a driver.
+//! The substitute of a stream in a build without a driver.
 
 use crate::Error;
 use core::convert::Infallible;
 
-/// What cannot exist; only this module sees that, so that callers compile as they do with a driver.
+/// A value that cannot exist; only this module sees that, so that callers compile as they do with a driver.
 #[derive(Debug, Clone)]
 pub(crate) struct Absent(Infallible);
 

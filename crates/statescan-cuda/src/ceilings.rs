@@ -1,4 +1,4 @@
-//! What a device can do at most: memory copied, multiply-adds and exponentials for each nanosecond.
+//! The highest rates of a device: memory copied, multiply-adds and exponentials for each nanosecond.
 
 use crate::{Address, AsStream, COMMON, Config, DeviceMemory, Launch, Program, Result, Stream, elapsed, params};
 

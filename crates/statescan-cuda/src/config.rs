@@ -74,34 +74,34 @@ impl Hash for Config {
 }
 
 impl Config {
-    /// The same with another constant; a program's configurations have the same names in the same order.
+    /// Adds a constant; a program's configurations have the same names in the same order.
     pub fn set(mut self, name: &'static str, value: Value) -> Self {
         self.lines.push((name, value));
         self
     }
 
-    /// The same with a type of elements.
+    /// Adds a type of elements.
     pub fn dtype(self, name: &'static str, scalar: impl Into<Scalar>) -> Self {
         self.set(name, Value::Type(scalar.into()))
     }
 
-    /// The same with an `int`.
+    /// Adds an `int`.
     pub fn int(self, name: &'static str, value: usize) -> Self {
         self.set(name, Value::Int(value))
     }
 
-    /// The same with a `bool`.
+    /// Adds a `bool`.
     pub fn flag(self, name: &'static str, value: bool) -> Self {
         self.set(name, Value::Flag(value))
     }
 
-    /// The same with the constants of something that kernels share.
+    /// Adds the constants of something that kernels share.
     pub fn with(self, part: &impl Constants) -> Self {
         part.add_to(self)
     }
 }
 
-/// What has constants of its own in the configurations of several kernels.
+/// A part of a launch with constants of its own in the configurations of several kernels.
 pub trait Constants {
     /// The configuration with these constants too.
     fn add_to(&self, config: Config) -> Config;

@@ -73,7 +73,7 @@ pub(crate) struct Context {
     ordinal: usize,
     context: usize,
     numbers: Numbers,
-    /// What kernels are compiled for, such as `sm_90a`.
+    /// The architecture that kernels are compiled for, such as `sm_90a`.
     architecture: String,
 }
 

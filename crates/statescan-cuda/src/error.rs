@@ -1,13 +1,13 @@
-//! What can go wrong on a device.
+//! Errors of a device.
 
-/// What a device, its driver or its compiler did not do. [`Error::Cuda`] can be about an earlier call, as CUDA finds out late.
+/// The faults of a device, its driver or its compiler. [`Error::Cuda`] can be about an earlier call, as CUDA finds out late.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The machine, or this build, cannot do what was asked.
     #[error("{what} is not available: {why}")]
     Unavailable {
-        /// What was asked for.
+        /// The thing that was asked for.
         what: &'static str,
         /// Why it is not there.
         why: &'static str,
@@ -27,7 +27,7 @@ pub enum Error {
     OutOfMemory {
         /// The device.
         device: usize,
-        /// What was asked for.
+        /// The bytes that were asked for.
         bytes: usize,
     },
     /// A kernel could not be compiled.
@@ -35,7 +35,7 @@ pub enum Error {
     Compile {
         /// The kernel.
         kernel: &'static str,
-        /// What the compiler said.
+        /// The compiler's output.
         log: String,
     },
 }

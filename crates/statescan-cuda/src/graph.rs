@@ -24,7 +24,8 @@ impl<X: From<Error>> Graph<X> {
         Self::recorded(on, None, calls)
     }
 
-    /// The same, and of all that was recorded only the kernel of this name runs, each launch after the one before: how long a part of a call takes.
+    /// Records calls, of which only the kernel of this name runs, each launch after the one before: how long a part of a call
+    /// takes.
     ///
     /// # Errors
     /// As [`Graph::record`]; [`Error::Unavailable`] if nothing recorded has the name, or if the driver is older than CUDA 12.3.
@@ -56,7 +57,7 @@ impl<X: From<Error>> Graph<X> {
     /// [`Error::Cuda`].
     ///
     /// # Safety
-    /// What the recorded calls read and write is still there, and no view of it is in use.
+    /// The memory that the recorded calls read and write is still there, and no view of it is in use.
     pub unsafe fn launch(&self) -> Result<(), X> {
         // SAFETY: the graph is ours and whole; the caller vouches for the memory.
         unsafe { self.stream.launch_graph(self.graph) }.map_err(X::from)

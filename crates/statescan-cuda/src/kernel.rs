@@ -9,7 +9,7 @@ pub struct Kernel<P, C = Config> {
     pub config: C,
     /// Its blocks, threads and memory.
     pub launch: Launch,
-    /// What it takes by value.
+    /// The parameters that it takes by value.
     pub params: P,
 }
 
@@ -20,7 +20,7 @@ impl<P: Parameter> Kernel<P> {
     /// Those of [`Stream::launch`].
     ///
     /// # Safety
-    /// What the program reads and writes for this configuration and launch is valid.
+    /// The memory that the program reads and writes for this configuration and launch is valid.
     pub unsafe fn launch(&self, stream: &Stream, program: &Program<P>) -> Result<()> {
         match self.launch.blocks() {
             0 => Ok(()),

@@ -7,7 +7,7 @@ use core::ops::Deref;
 /// A tensor in a device's memory: where it begins, what its elements are and how they lie. Plans and launches ask for no more of a tensor, so any
 /// library's tensors can be given to kernels. Nothing is read through it.
 pub trait Layout {
-    /// Where element (0, .., 0) lies.
+    /// The address of element (0, .., 0).
     fn address(&self) -> u64;
     /// The type of its elements.
     fn scalar(&self) -> Scalar;

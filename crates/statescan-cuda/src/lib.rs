@@ -46,9 +46,10 @@
 //! [`Strided`] tensors. [`MMA`] has products on tensor cores, [`BLOCKS`] products of blocks of any type, and [`HOPPER`] barriers, copied tiles and products of
 //! warpgroups; each comes after those before it. No header of the toolkit is included, because NVRTC is often installed without them.
 //!
-//! What several kernels share stands in a [`Header`], which the kernel's text includes by name and [`Program::including`] hands over. A header says in its first
-//! lines which constants of the configuration it needs, for the compiler to check: `static_assert(given<int>(THREADS, STEPS) && given_types<X, Y>());` fails with
-//! the name of what is missing, or has another type. `testing::Suite` looks for constants that a header uses and does not name there.
+//! Code that several kernels share stands in a [`Header`], which the kernel's text includes by name and [`Program::including`]
+//! hands over. A header says in its first lines which constants of the configuration it needs, for the compiler to check:
+//! `static_assert(given<int>(THREADS, STEPS) && given_types<X, Y>());` fails with the name of one that is missing, or has another
+//! type. `testing::Suite` looks for constants that a header uses and does not name there.
 //!
 //! # Device functions
 //!
@@ -77,7 +78,8 @@
 
 #![deny(missing_debug_implementations, missing_docs)]
 
-/// What needs a driver: the text, or, in a build without one, what can be said without it. Streams cannot exist then.
+/// Code that needs a driver: the text, or, in a build without one, the answer that is possible without it. Streams cannot exist
+/// then.
 macro_rules! driven {
     (ABSENT => $($text:tt)*) => {{
         #[cfg(feature = "driver")]

@@ -8,7 +8,7 @@ pub(crate) const NVRTC: &[&str] =
 /// cuBLASLt's names.
 pub(crate) const BLASLT: &[&str] =
     if cfg!(windows) { &["cublasLt64_13.dll"] } else { &["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12"] };
-/// Where toolkits put libraries that are not in the loader's path.
+/// Folders in which toolkits put libraries that are not in the loader's path.
 const FOLDERS: &[&str] = &["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/opt/cuda/lib64"];
 
 /// Whether the loader finds a library by one of its names.

@@ -85,7 +85,7 @@ impl DeviceMemory {
         &self.stream
     }
 
-    /// Where the memory begins.
+    /// The start of the memory.
     pub fn address(&self) -> u64 {
         self.address
     }

@@ -1,4 +1,4 @@
-//! What plans and launches need to know of a device: plain numbers, so that plans are made and tested without one.
+//! The numbers of a device that plans and launches depend on, so that plans are made and tested without one.
 
 /// The numbers of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,14 +37,15 @@ impl Numbers {
         }
     }
 
-    /// The same as words of a key.
+    /// Returns the numbers as words of a key.
     #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a driver has keys
     pub(crate) fn words(self) -> [u64; 5] {
         let Numbers { capability: (major, minor), multiprocessors, shared_per_block, shared_per_multiprocessor } = self;
         [u64::from(major), u64::from(minor), multiprocessors as u64, shared_per_block as u64, shared_per_multiprocessor as u64]
     }
 
-    /// What kernels are compiled for, such as `sm_90a`: on Hopper with the instructions that no other architecture has.
+    /// The architecture that kernels are compiled for, such as `sm_90a`: on Hopper with the instructions that no other
+    /// architecture has.
     #[cfg_attr(not(feature = "driver"), allow(dead_code))] // only a compiler reads it
     pub fn architecture(&self) -> String {
         let (major, minor) = self.capability;

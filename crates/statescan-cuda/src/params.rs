@@ -1,5 +1,5 @@
-//! What kernels take by value, declared once for host and device: [`params!`] makes a Rust struct and the text of the same struct in CUDA
-//! C++, in which `static_assert` compares its size and the offset of every field with those of the host.
+//! Parameters that kernels take by value, declared once for host and device: [`params!`] makes a Rust struct and the text of the
+//! same struct in CUDA C++, in which `static_assert` compares its size and the offset of every field with those of the host.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -154,7 +154,7 @@ impl<P: Parameter, const COUNT: usize> Parameter for [P; COUNT] {
     }
 }
 
-/// Where elements lie in a device's memory: a pointer there, a number here.
+/// The address of elements in a device's memory: a pointer there, a number here.
 #[repr(transparent)]
 pub struct Address<E>(u64, PhantomData<E>);
 
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     params! {
-        /// What another struct begins with.
+        /// The first fields of another struct.
         struct Sizes {
             rows: i64,
             factor: f32,

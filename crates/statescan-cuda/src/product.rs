@@ -21,9 +21,9 @@ pub struct Product {
     pub transposed: [bool; 2],
     /// From row to row of weights, rows and results, as they lie.
     pub pitches: [usize; 3],
-    /// What their addresses are multiples of, in bytes.
+    /// The alignment of their addresses, in bytes.
     pub aligned: [u32; 3],
-    /// What the address of what is added is a multiple of, in bytes.
+    /// The alignment of the addend's address, in bytes.
     pub added_aligned: u32,
 }
 

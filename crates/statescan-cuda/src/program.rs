@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 pub struct Header {
     /// The name in `#include "name"`.
     pub name: &'static str,
-    /// What it says.
+    /// Its contents.
     pub text: &'static str,
 }
 
@@ -31,7 +31,7 @@ macro_rules! header {
 /// Numbers by their names, the first header of every program.
 #[cfg(feature = "driver")]
 pub(crate) const TYPES: Header = header!("types.cuh");
-/// What every kernel is built from.
+/// The part that every kernel is built from.
 pub const COMMON: Header = header!("common.cuh");
 /// Products on tensor cores.
 pub const MMA: Header = header!("mma.cuh");
@@ -61,7 +61,7 @@ impl<P> Program<P> {
         Program { kernel, prelude, headers: &[], text, params: PhantomData }
     }
 
-    /// The same with headers that the text includes. They may use the configuration, and include each other.
+    /// Adds headers that the text includes. They may use the configuration, and include each other.
     #[must_use]
     pub const fn including(self, headers: &'static [Header]) -> Self {
         Program { headers, ..self }
@@ -74,7 +74,7 @@ impl<P> Program<P> {
 pub struct Source {
     /// The text that includes everything else.
     pub text: String,
-    /// What is included by its name.
+    /// The headers that are included by name.
     pub headers: Vec<Header>,
 }
 
@@ -88,7 +88,7 @@ impl Source {
 
 #[cfg(feature = "driver")]
 impl<P: Parameter> Program<P> {
-    /// What the text includes.
+    /// Returns the headers that the text includes.
     #[cfg(feature = "testing")]
     pub(crate) fn headers(&self) -> &'static [Header] {
         self.headers

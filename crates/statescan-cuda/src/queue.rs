@@ -10,7 +10,7 @@ use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::rc::Rc;
 
-/// What passes of a key have found out, in the order in which they ask.
+/// The findings of a key's passes, in the order in which they ask.
 type Found = Rc<RefCell<Vec<Box<dyn Any>>>>;
 
 thread_local! {
@@ -23,7 +23,7 @@ thread_local! {
 /// Bytes of the widest access of a kernel: what plans and configurations see of an address is how it lies to them.
 const ALIGNMENT: u64 = 16;
 
-/// What a pass and its call are, in words, without addresses.
+/// A description of a pass and its call in words, without addresses.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Key(Vec<u64>);
 
@@ -58,7 +58,7 @@ impl Drop for Key {
     }
 }
 
-/// What a pass finds out, and has found out.
+/// The findings of a pass and of earlier ones of its key.
 #[derive(Debug)]
 struct Findings {
     /// None where nothing is kept.
@@ -114,8 +114,8 @@ impl<'s> Queue<'s> {
         Queue { stream, findings: Findings::new(key.as_ref()) }
     }
 
-    /// What `find` says, or said in an earlier pass like this. It depends on what the key has and on the device alone, and so does what is asked and
-    /// in which order.
+    /// Returns the result of `find`, or of the `find` in an earlier pass like this. It depends on the key's words and on the
+    /// device alone, and so do the number and the order of these calls.
     ///
     /// # Errors
     /// Those of `find`.
@@ -130,7 +130,7 @@ impl<'s> Queue<'s> {
     /// Those of [`Stream::launch`].
     ///
     /// # Safety
-    /// What the kernel reads and writes for this configuration and launch is valid.
+    /// The memory that the kernel reads and writes for this configuration and launch is valid.
     pub unsafe fn launch<P: Parameter>(
         &self,
         program: &Program<P>,
@@ -178,7 +178,7 @@ impl<P: Parameter, C: Fn() -> Config> Kernel<P, C> {
     /// Those of [`Stream::launch`].
     ///
     /// # Safety
-    /// What the program reads and writes for this configuration and launch is valid.
+    /// The memory that the program reads and writes for this configuration and launch is valid.
     pub unsafe fn launch(&self, queue: &Queue<'_>, program: &Program<P>) -> Result<()> {
         match self.launch.blocks() {
             0 => Ok(()),

@@ -56,7 +56,7 @@ pub struct Stream {
     pub(crate) absent: crate::absent::Absent,
 }
 
-/// What has a stream, or says why it has none: an executor of a library.
+/// An owner of a stream, or of a reason why it has none: an executor of a library.
 pub trait AsStream {
     /// The library's errors.
     type Error: From<crate::Error>;
@@ -125,7 +125,7 @@ impl Stream {
         }
     }
 
-    /// The same stream for calls that may, or may not, round factors to tf32.
+    /// The stream for calls that may, or may not, round factors to tf32.
     pub fn with_tf32(self, allowed: bool) -> Self {
         driven! { self =>
             Stream { tf32: allowed, ..self }
@@ -137,8 +137,9 @@ impl Stream {
             self.tf32
         }
     }
-    /// The same stream for calls that plan as on a device of these numbers, which are at most its own but for multiprocessors: with an older architecture
-    /// they take the kernels of that one, with other multiprocessors they cut work into fewer or more pieces. So tests and benchmarks force a route.
+    /// The stream for calls that plan as on a device of these numbers, which are at most its own but for multiprocessors: with an
+    /// older architecture they take the kernels of that one, with other multiprocessors they cut work into fewer or more pieces.
+    /// So tests and benchmarks force a route.
     pub fn planned_as(self, numbers: Numbers) -> Self {
         driven! { self =>
             Stream { planned: Some(numbers.within(&self.context.numbers())), ..self }
@@ -446,7 +447,7 @@ impl Stream {
     /// Puts a kernel into the stream, compiling it first if this process has not needed it before.
     ///
     /// # Safety
-    /// What the kernel reads and writes for this configuration and launch is valid.
+    /// The memory that the kernel reads and writes for this configuration and launch is valid.
     pub unsafe fn launch<P: Parameter>(&self, program: &Program<P>, config: &Config, launch: Launch, params: &P) -> Result<()> {
         driven! { self =>
             let function = self.function(program, config, launch.shared)?;

@@ -16,9 +16,9 @@ const TYPES: [&str; JOBS] = ["SUM_0", "SUM_1", "SUM_2", "SUM_3", "SUM_4"];
 /// A gradient and its terms, dense (outer, count, part, rows, columns).
 #[derive(Debug, Clone, Copy)]
 pub struct Sum<T> {
-    /// What is written, of up to four axes.
+    /// The target, of up to four axes.
     pub to: T,
-    /// Where the terms lie.
+    /// The address of the terms.
     pub terms: u64,
     /// Terms of an element.
     pub count: usize,

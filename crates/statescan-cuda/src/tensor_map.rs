@@ -117,7 +117,7 @@ impl Tiling {
         Ok(tiling)
     }
 
-    /// The same tiles of memory that begins elsewhere, at a multiple of 16 bytes.
+    /// Returns these tiles of memory that begins elsewhere, at a multiple of 16 bytes.
     pub fn at(self, address: u64) -> Tiling {
         debug_assert!(address.is_multiple_of(16), "{address:#x}");
         Tiling { address, ..self }

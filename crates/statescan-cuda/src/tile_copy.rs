@@ -8,13 +8,13 @@ use crate::{Layout, Scalar, Value};
 pub enum TileCopy {
     /// 16 bytes at a time along the steps.
     TimeVector,
-    /// The same where lines begin anywhere.
+    /// 16 bytes at a time along the steps, with lines that begin anywhere.
     TimeShifted,
     /// Neighbouring threads take neighbouring steps.
     Time,
     /// 16 bytes at a time along the rows.
     RowVector,
-    /// The same where lines begin anywhere.
+    /// 16 bytes at a time along the rows, with lines that begin anywhere.
     RowShifted,
     /// Neighbouring threads take neighbouring rows.
     Row,
@@ -70,7 +70,7 @@ impl TileCopy {
         self.lines(scalar.into(), rows, steps, 16)
     }
 
-    /// The same without the unit more, unless lines are shifted into it.
+    /// Bytes that a tile takes in shared memory without the unit more, unless lines are shifted into it.
     pub fn dense_bytes(self, scalar: impl Into<Scalar>, rows: usize, steps: usize) -> usize {
         let shifted = matches!(self, TileCopy::TimeShifted | TileCopy::RowShifted);
         self.lines(scalar.into(), rows, steps, if shifted { 16 } else { 0 })

@@ -1,4 +1,4 @@
-//! What tests on a GPU begin with: a stream, and memory that they fill and read.
+//! Helpers of tests on a GPU: a stream, and memory that they fill and read.
 
 use super::Described;
 use crate::{DeviceMemory, Error, Scalar, Stream};

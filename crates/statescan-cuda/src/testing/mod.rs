@@ -1,5 +1,5 @@
-//! What the tests of kernels are made of: compilation for every architecture, which needs NVRTC and no GPU, tensors that nobody reads, and memory for
-//! tests that have a GPU.
+//! Helpers of tests of kernels: compilation for every architecture, which needs NVRTC and no GPU, tensors that nobody reads, and
+//! memory for tests that have a GPU.
 
 mod device;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use core::ops::Deref;
 /// A tensor by its numbers: what plans see of one, and nobody reads.
 #[derive(Debug, Clone)]
 pub struct Described {
-    /// Where it begins.
+    /// Its address.
     pub address: u64,
     /// The type of its elements.
     pub scalar: Scalar,
@@ -45,14 +45,14 @@ impl Described {
         Described { address, scalar, shape: shape.to_vec(), strides: strides.to_vec(), on_cuda: true }
     }
 
-    /// The same with its axes in another order.
+    /// The tensor with its axes in another order.
     #[must_use]
     pub fn permute(&self, order: &[usize]) -> Self {
         let (shape, strides) = order.iter().map(|&axis| (self.shape[axis], self.strides[axis])).unzip();
         Described { shape, strides, ..self.clone() }
     }
 
-    /// The same with an axis backwards.
+    /// The tensor with an axis backwards.
     #[must_use]
     pub fn flip(&self, axis: usize) -> Self {
         let mut flipped = self.clone();

@@ -6,23 +6,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What kernels are compiled for: one architecture of each generation.
+/// The architectures that kernels are compiled for, one of each generation.
 pub const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90a", "sm_100", "sm_120"];
 /// The most shared memory of a block on the smallest of them.
 const SHARED: usize = 99 << 10;
 /// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
 const LONGEST: usize = 160 << 10;
 
-/// What a test compiles: no warning, no spill, not too long. A configuration is compiled for one of its architectures, the one that has met
-/// the fewest of its constants. It is left out where nothing of it is new: where some architecture has met each constant, and each of its own has
-/// compiled the kernel. So every type, flag and size is met somewhere, and every architecture has met much of them.
-/// `STATESCAN_FEW_KERNELS` asks for less: `once` compiles each kernel once, any other value each constant of each kernel for some architecture.
+/// The kernels that a test compiles: no warning, no spill, not too long. A configuration is compiled for one of its
+/// architectures, the one that has met the fewest of its constants. It is left out where nothing of it is new: where some
+/// architecture has met each constant, and each of its own has compiled the kernel. So every type, flag and size is met
+/// somewhere, and every architecture has met much of them. `STATESCAN_FEW_KERNELS` asks for less: `once` compiles each kernel
+/// once, any other value each constant of each kernel for some architecture.
 #[derive(Debug, Default)]
 pub struct Suite {
     jobs: Vec<Job>,
     /// Constants that a kernel was compiled with.
     anywhere: BTreeSet<(&'static str, String)>,
-    /// The same for an architecture.
+    /// Constants that a kernel was compiled with for an architecture.
     known: BTreeSet<(&'static str, &'static str, String)>,
     /// How often an architecture was chosen, and for which kernels.
     chosen: BTreeMap<&'static str, usize>,
@@ -32,7 +33,7 @@ pub struct Suite {
     extent: Extent,
 }
 
-/// What a suite has to meet.
+/// The pairs that a suite has to meet.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 enum Extent {
     /// Every kernel on every architecture, and every constant on some.

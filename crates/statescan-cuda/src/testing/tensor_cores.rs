@@ -41,7 +41,7 @@ struct Case {
     dtype: Scalar,
     a_transposed: bool,
     b_transposed: bool,
-    /// What a product may differ by, relative to the sum of the sizes of its terms.
+    /// The error that a product may have, relative to the sum of the sizes of its terms.
     rounding: f64,
     /// Additions to a sum.
     additions: i32,
