@@ -228,9 +228,10 @@ fn given<'o, 'py>(object: &'o Object<'py>) -> Option<&'o Object<'py>> {
     Some(object).filter(|object| !object.is_none())
 }
 
-/// Runs `work` on the layer of some arguments, the first of which are those of the call; none if its place is an [`Unobserved`] one and somebody has a say.
+/// Runs `work` on the layer of some arguments and on the number of those of the call, behind which others may be; none if the place is an [`Unobserved`] one
+/// and somebody has a say.
 fn with_layer<'py, T>(
-    name: &str,
+    kind: &str,
     arguments: &Bound<'py, PyTuple>,
     place: &Bound<'py, PyAny>,
     ranks: Option<&Bound<'py, PyDict>>,
@@ -241,9 +242,12 @@ fn with_layer<'py, T>(
         Err(_) => Some(place.extract()?),
     };
     let Some(place) = place else { return Ok(None) };
-    let is_mamba = name == "mamba_inner";
-    let count = if is_mamba { mamba::ARGUMENTS } else { mamba2::ARGUMENTS };
-    let input = Rows::new(arguments.get_item(0)?, if is_mamba { "xz" } else { "zxbcdt" })?;
+    let (name, eps, count) = match kind {
+        "mamba_inner" => ("xz", mamba::EPS, mamba::ARGUMENTS),
+        "mamba2_inner" => ("zxbcdt", mamba2::EPS, mamba2::ARGUMENTS),
+        _ => return Err(PyValueError::new_err(format!("there is no layer {kind:?}"))),
+    };
+    let input = Rows::new(arguments.get_item(0)?, name)?;
     let torch = PyTorch::new(&input.tensor, input.parts.dtype, place.device())?;
     let here = Here(&place);
     let over = match ranks {
@@ -254,13 +258,11 @@ fn with_layer<'py, T>(
         Some(over) => over,
         None => &here,
     };
-    let eps = arguments.get_item(if is_mamba { mamba::EPS } else { mamba2::EPS })?;
-    let layer = Layer { py: arguments.py(), torch: &torch, here: &here, in_time, input, eps };
+    let layer = Layer { py: arguments.py(), torch: &torch, here: &here, in_time, input, eps: arguments.get_item(eps)? };
     let count = count + usize::from(ranks.is_some());
-    if is_mamba {
-        work(&mamba::Mamba::new(layer, arguments)?, count).map(Some)
-    } else {
-        work(&mamba2::Mamba2::new(layer, arguments)?, count).map(Some)
+    match kind {
+        "mamba_inner" => work(&mamba::Mamba::new(layer, arguments)?, count).map(Some),
+        _ => work(&mamba2::Mamba2::new(layer, arguments)?, count).map(Some),
     }
 }
 
@@ -268,33 +270,33 @@ fn with_layer<'py, T>(
 /// the ranks of a context, whose name is the last one of the arguments. As a pass of an operation it answers None, before it has done anything, if its
 /// place is an [`Unobserved`] one and the call is not.
 #[pyfunction]
-#[pyo3(signature = (name, save, arguments, place, ranks=None))]
+#[pyo3(signature = (kind, save, arguments, place, ranks=None))]
 pub fn layer_forward<'py>(
-    name: &str,
+    kind: &str,
     save: bool,
     arguments: &Bound<'py, PyTuple>,
     place: &Bound<'py, PyAny>,
     ranks: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Option<Vec<Object<'py>>>> {
-    with_layer(name, arguments, place, ranks, |kind, _| kind.forward(save))
+    with_layer(kind, arguments, place, ranks, |layer, _| layer.forward(save))
 }
 
 /// The backward pass alike: the gradients that are needed. Behind the arguments of the call are what was kept, and the cotangents of both results.
 #[pyfunction]
-#[pyo3(signature = (name, needed, arguments, place, ranks=None))]
+#[pyo3(signature = (kind, needed, arguments, place, ranks=None))]
 pub fn layer_backward<'py>(
-    name: &str,
+    kind: &str,
     needed: Vec<bool>,
     arguments: &Bound<'py, PyTuple>,
     place: &Bound<'py, PyAny>,
     ranks: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Option<Vec<Object<'py>>>> {
-    let found = with_layer(name, arguments, place, ranks, |kind, count| {
+    let found = with_layer(kind, arguments, place, ranks, |layer, count| {
         let mut kept: Vec<_> = arguments.iter().skip(count).collect();
         let (Some(second), Some(first)) = (kept.pop(), kept.pop()) else {
-            return Err(PyValueError::new_err(format!("{name}: cotangents are missing")));
+            return Err(PyValueError::new_err(format!("{kind}: cotangents are missing")));
         };
-        kind.backward(&needed, &kept, [first, second])
+        layer.backward(&needed, &kept, [first, second])
     })?;
     Ok(found.map(|found| found.into_iter().zip(&needed).filter_map(|(gradient, needed)| gradient.filter(|_| *needed)).collect()))
 }
