@@ -131,7 +131,7 @@ impl Stream {
             Stream { tf32: allowed, ..self }
         }
     }
-    /// Whether they may be rounded.
+    /// Whether calls may round factors to tf32.
     pub fn allows_tf32(&self) -> bool {
         driven! { self =>
             self.tf32

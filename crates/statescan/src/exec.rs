@@ -1,4 +1,4 @@
-//! Where and how a call runs: an argument, never a global.
+//! The place and the way in which a call runs: an argument, never a global.
 
 use crate::cpu::{Chains, Level, Pool, Workspace};
 use crate::cuda::Gpu;
@@ -20,8 +20,8 @@ enum Crew {
     Foreign(Arc<ForeignThreads>),
 }
 
-/// Where a call runs. Cheap to clone; keep one and pass it to every call.
-/// On the CPU it keeps up to 64 MiB of scratch memory from call to call, shared with its clones.
+/// The place where a call runs. Cheap to clone; keep one and pass it to every call. On the CPU it keeps up to 64 MiB of scratch
+/// memory from call to call, shared with its clones.
 ///
 /// Results are bit-identical for any number of threads: the division of work depends on the problem alone.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ impl Exec {
         Ok(self.cuda.as_ref().map_or(Ok(()), Stream::synchronize)?)
     }
 
-    /// The same with another instruction set, for tests and comparisons.
+    /// Sets another instruction set, for tests and comparisons.
     ///
     /// # Errors
     /// [`crate::Error::Unavailable`] if this processor lacks it.
@@ -106,14 +106,14 @@ impl Exec {
         Exec { cuda: self.cuda.map(|stream| stream.with_tf32(allowed)), ..self }
     }
 
-    /// The same, whose calls are planned as on another GPU, as far as this one allows: with the kernels of an older architecture, or cut into segments for
-    /// other multiprocessors. Tests and comparisons force a route so, as [`Exec::with_level`] does on the CPU, which knows no difference. What is planned for
-    /// another GPU is slower than what is planned for this one.
+    /// Plans calls as on another GPU, as far as this one allows: with the kernels of an older architecture, or cut into segments
+    /// for other multiprocessors. Tests and comparisons force a route so, as [`Exec::with_level`] does on the CPU, which knows no
+    /// difference. Calls that are planned for another GPU are slower than those planned for this one.
     pub fn planned_as(self, gpu: Gpu) -> Self {
         Exec { cuda: self.cuda.map(|stream| stream.planned_as(gpu.0)), ..self }
     }
 
-    /// Whether they may.
+    /// Whether products of `f32` matrices may round their factors to tf32.
     pub fn allows_tf32(&self) -> bool {
         self.cuda.as_ref().is_some_and(Stream::allows_tf32)
     }

@@ -71,10 +71,10 @@ impl Room {
 pub(crate) struct Rooms {
     /// The rows that the last product takes.
     pub(crate) mixed: Room,
-    /// What each kind uses as it names them.
+    /// The rooms of each kind, as it names them.
     pub(crate) own: [Room; 6],
     pub(crate) workspace: Workspace,
-    /// What a forward pass keeps for the way back.
+    /// The values that a forward pass saves for the backward pass.
     pub(crate) saved: Workspace,
 }
 

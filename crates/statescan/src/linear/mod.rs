@@ -62,7 +62,7 @@ pub fn forward(exec: &Exec, x: View<'_>, weight: View<'_>, bias: Option<View<'_>
 }
 
 builder! {
-    /// What a backward pass writes (it overwrites, where nothing else is said); what is `None` is not computed.
+    /// The gradients of a backward pass, which overwrites them where nothing else is said; a gradient of `None` is not computed.
     #[derive(Debug, Default)]
     pub struct Gradients<'a> {
         /// By `x`, (R, K).
