@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct Input {
     /// The argument, in the operation's signature.
     pub argument: &'static Argument,
-    /// What the file calls it.
+    /// Its name in the file.
     pub given: String,
     /// How the file stores it.
     pub packing: Packing,
@@ -154,7 +154,8 @@ impl Call {
         sizes
     }
 
-    /// What an argument or a result is called where the call comes from: who came with another project's names gets its names back.
+    /// Returns the name of an argument or a result in the source of the call: who came with another project's names gets its
+    /// names back.
     pub fn given<'a>(&'a self, name: &'a str) -> &'a str {
         if let Some(input) = self.input(name) {
             return &input.given;

@@ -25,7 +25,7 @@ pub struct Case {
     pub gradients: Vec<(&'static str, String, Tensor)>,
 }
 
-/// What the metadata entry `case` says.
+/// The contents of the metadata entry `case`.
 #[derive(Default)]
 struct Description {
     op: Option<String>,
@@ -177,7 +177,8 @@ fn check_inputs(call: &Call) -> Result<()> {
     Ok(())
 }
 
-/// What varies along the sequence and belongs to complex weights may hold real and imaginary parts in turn along the last axis.
+/// Joins pairs: arguments that vary along the sequence and belong to complex weights may hold real and imaginary parts in turn
+/// along the last axis.
 fn pair_interleaved(call: &mut Call) {
     let Some(time) = ops::time(call.op) else { return };
     let steps = call.sizes().get(time);

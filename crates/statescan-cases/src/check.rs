@@ -46,7 +46,7 @@ pub enum Mismatch {
     },
     /// Elements are too far away, or NaN or infinite where they should not be.
     Elements {
-        /// Where the first one is, of those that are not finite where there are any.
+        /// The index of the first one, of those that are not finite if there are any.
         index: Vec<usize>,
         /// The element of the tensor.
         got: Complex64,
@@ -110,7 +110,7 @@ impl Rule {
     }
 }
 
-/// What is expected without elements that cannot be compared, and how many these are: they are as they came.
+/// Returns the expected tensor without elements that cannot be compared, which are as they came, and how many these are.
 pub(crate) fn without(got: &Dense, expected: &Dense, left_out: impl Fn(&Complex64, &Complex64) -> bool) -> (Dense, usize) {
     let (mut known, mut count) = (expected.clone(), 0);
     if got.shape() == expected.shape() {
@@ -131,7 +131,7 @@ fn in_range(dense: &Dense, stored: DType) -> Dense {
     ranged
 }
 
-/// What is wrong with a tensor that is not within the bound.
+/// Returns the fault of a tensor that is not within the bound.
 fn mismatch(got: &Dense, expected: &Dense, bound: ErrorBound) -> Mismatch {
     let shape = expected.shape();
     if got.shape() != shape {

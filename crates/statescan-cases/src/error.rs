@@ -1,4 +1,4 @@
-//! What can be wrong with a file or an argument. Each reads as one sentence that names what was expected and what came.
+//! The faults of a file or an argument. Each reads as one sentence that names what was expected and what came.
 
 mod format;
 
@@ -13,7 +13,7 @@ pub enum Error {
     /// The library refused the arguments.
     #[error("{error}{}", alias_note(.alias))]
     Op {
-        /// What it said.
+        /// The library's error.
         #[source]
         error: Box<statescan::Error>,
         /// (the name in the message, the name in the file) where they differ.
@@ -24,7 +24,7 @@ pub enum Error {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of its contents.
         #[source]
         error: FormatError,
     },
@@ -33,7 +33,7 @@ pub enum Error {
     Case {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the case.
         #[source]
         error: Box<Error>,
     },
@@ -44,7 +44,7 @@ pub enum Error {
         path: PathBuf,
         /// `read` or `written`.
         verb: &'static str,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: std::io::Error,
     },
@@ -59,9 +59,9 @@ pub enum Error {
     /// The file is of another operation.
     #[error("the file is a case of `{file}`, but `{asked}` was asked for")]
     OtherOperation {
-        /// What the file says.
+        /// The operation of the file.
         file: String,
-        /// What was asked for.
+        /// The operation that was asked for.
         asked: &'static str,
     },
     /// Nothing says what the operation is.
@@ -70,9 +70,9 @@ pub enum Error {
     /// The metadata is not what it should be.
     #[error("the metadata entry `case` {expected}, got {got}")]
     Metadata {
-        /// What it should be.
+        /// The expected value, in words.
         expected: &'static str,
-        /// What came.
+        /// The value that came.
         got: String,
     },
     /// A tensor has a name that means nothing here.
@@ -118,9 +118,9 @@ pub enum Error {
         op: &'static str,
         /// The option.
         option: String,
-        /// What it should be.
+        /// The expected value, in words.
         expected: String,
-        /// What came.
+        /// The value that came.
         got: String,
     },
     /// A storage type that the operation does not take there.
@@ -130,9 +130,9 @@ pub enum Error {
         op: &'static str,
         /// The argument.
         argument: String,
-        /// What it should be.
+        /// The expected type, in words.
         expected: &'static str,
-        /// What came.
+        /// The type that came.
         got: DType,
     },
     /// A tensor to compare with has another shape than the result.
@@ -152,7 +152,7 @@ pub enum Error {
     TooLarge {
         /// The operation.
         op: &'static str,
-        /// What is too large.
+        /// The argument that is too large.
         argument: String,
         /// How large.
         got: String,
@@ -162,7 +162,7 @@ pub enum Error {
     /// Memory is refused.
     #[error("{what} need {bytes} bytes of memory, which the system does not give")]
     NoRoom {
-        /// What needs it.
+        /// The part that needs it.
         what: &'static str,
         /// How much.
         bytes: u64,

@@ -17,7 +17,7 @@ use std::path::Path;
 /// Reads a file of tensors, or standard input where it is `-`.
 ///
 /// # Errors
-/// What the system says; anything that is not the format.
+/// Errors of the system; anything that is not the format.
 pub fn read(path: &Path) -> Result<format::File> {
     let io = |error| Error::Io { path: path.to_path_buf(), verb: "read", error };
     let format = |error| Error::Format { path: path.to_path_buf(), error };
@@ -61,7 +61,7 @@ pub fn entry<'a>(key: String, buffer: &'a Tensor, packing: Packing) -> Entry<'a>
 /// Writes results, cotangents and gradients, and the arguments if asked, as a file that `verify` reads.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn write_case(
     path: &Path,
     call: &Call,
@@ -99,7 +99,7 @@ pub fn write_case(
 /// Whether [`write_case`] can write a file there, which is better known before long work than after it. Nothing is left.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn check_output(path: &Path) -> Result<()> {
     format::try_file(path).map_err(not_written(path))
 }

@@ -162,7 +162,7 @@ impl<'a> Entry<'a> {
 /// Writes a file in one piece.
 ///
 /// # Errors
-/// What the stream says; a header that cannot be made (names that repeat).
+/// Errors of the stream; a header that cannot be made (names that repeat).
 pub fn write(out: &mut impl Write, entries: &[Entry<'_>], metadata: &BTreeMap<String, String>) -> std::io::Result<()> {
     let other = |e: SafeTensorError| std::io::Error::other(e.to_string());
     let mut order: Vec<&Entry<'_>> = entries.iter().collect();
@@ -201,7 +201,7 @@ fn stored(dtype: DType) -> Dtype {
 /// Writes a file aside and renames it, so that a failure leaves nothing behind and an existing file as it was.
 ///
 /// # Errors
-/// What the system says; a target that exists and is no regular file.
+/// Errors of the system; a target that exists and is no regular file.
 pub fn write_file(path: &Path, entries: &[Entry<'_>], metadata: &BTreeMap<String, String>) -> std::io::Result<()> {
     let aside = Aside::create(path)?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, aside.file());

@@ -1,6 +1,7 @@
 //! Calls of the operations as data, for whatever runs them by name: the program, the fuzz targets, the benchmarks, tests.
 //!
-//! What an operation takes and gives is read from the library's signatures. In layers, each of which uses those before it:
+//! The arguments and results of an operation are read from the library's signatures. In layers, each of which uses those before
+//! it:
 //!
 //! 1. data: [`ops`] and [`options`] (names), [`tensors`], [`call`], [`sizes`], [`rng`], [`packing`];
 //! 2. [`pass`]: the library's passes over named tensors; [`memory`] for results, [`on_device`] and [`compute`] for other devices, [`work`];

@@ -71,7 +71,7 @@ impl OnDevice {
     /// Waits, and copies the results that `out` has room for.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn fetch_results(&self, out: &mut Tensors) -> Result<()> {
         self.results.fetch_into(out)
     }
@@ -79,7 +79,7 @@ impl OnDevice {
     /// Waits, and copies the gradients that `out` has room for.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn fetch_gradients(&self, out: &mut Tensors) -> Result<()> {
         self.gradients.fetch_into(out)
     }

@@ -7,7 +7,7 @@ use statescan::ops::Operation;
 use statescan::ops::call::Value;
 use statescan::ops::signature::{Choice, OptionSpec};
 
-/// What asks for a result that is computed anyway begins so, and in other projects.
+/// Prefixes of options, here and in other projects, that ask for a result which is computed anyway.
 const RETURN: &str = "return_";
 const OUTPUT: &str = "output_";
 

@@ -85,7 +85,7 @@ pub fn choose(call: &Call, budget: f64) -> Part {
     part
 }
 
-/// The same call on a part.
+/// Returns the call on a part.
 ///
 /// # Errors
 /// None that the whole call does not have.
@@ -98,7 +98,7 @@ pub fn narrow(call: &Call, part: &Part) -> Result<Call> {
     Ok(Call { op: call.op, inputs: call.inputs.iter().map(narrow).collect(), options: call.options.clone() })
 }
 
-/// The same cotangents on a part.
+/// Returns the cotangents on a part.
 pub fn narrow_results(op: &Operation, tensors: &Tensors, part: &Part) -> Tensors {
     let mut narrowed = Tensors::default();
     for (name, buffer) in tensors.iter() {

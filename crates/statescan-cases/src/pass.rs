@@ -9,7 +9,7 @@ use statescan::ops::signature::Saved;
 use statescan::tensor::Shape;
 use statescan::{DType, Exec, View};
 
-/// What a result will be.
+/// The description of a result before it is computed.
 #[derive(Debug, Clone)]
 pub struct Planned {
     /// Its name.
@@ -88,7 +88,8 @@ pub fn backward(exec: &Exec, call: &Call, saved: &Tensors, cotangents: &Tensors,
     call.op.backward(exec, &bound, &given, &mut written).map_err(|e| call.locate(e))
 }
 
-/// What a forward pass kept for the backward pass. A result that was rounded to 16 bits is better computed again.
+/// Returns the states that a forward pass saved for the backward pass. A result that was rounded to 16 bits is better computed
+/// again.
 fn kept<'a>(call: &Call, saved: &'a Tensors) -> Option<View<'a>> {
     match call.op.signature.saved {
         Saved::Nothing => None,
@@ -113,7 +114,7 @@ pub fn workspace(exec: &Exec, call: &Call) -> Result<usize> {
     call.op.workspace_len(exec, &call.bind()?).map_err(|e| call.locate(e))
 }
 
-/// The same for a backward pass.
+/// Returns the workspace length of a backward pass.
 ///
 /// # Errors
 /// Arguments that the operation refuses.

@@ -17,7 +17,7 @@ impl Sizes {
         self.0.get(&letter).copied().unwrap_or(1)
     }
 
-    /// The same sizes with one of them changed.
+    /// Returns these sizes with one of them changed.
     pub fn with(mut self, letter: char, size: usize) -> Self {
         self.0.insert(letter, size);
         self

@@ -75,7 +75,7 @@ impl Tensors {
     /// Copies from the device what another collection has on the host.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn fetch_into(&self, out: &mut Tensors) -> Result<()> {
         for target in &mut out.0 {
             let source = self.0.iter().find(|t| t.name == target.name && t.buffer.shape() == target.buffer.shape());

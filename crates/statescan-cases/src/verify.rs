@@ -1,4 +1,4 @@
-//! What a case gives against what its file expects.
+//! The comparison of a case's results with those that its file expects.
 
 use crate::case::Case;
 use crate::check::{self, Comparison};

@@ -25,7 +25,7 @@ pub fn backward(op: &Operation, sizes: &Sizes) -> Work {
     if op.signature.differentiable { work(op, sizes, &op.signature.facts.backward) } else { Work::default() }
 }
 
-/// What the oracle has to do, in state-steps.
+/// Returns the work of the oracle, in state-steps.
 pub fn oracle_cost(op: &Operation, sizes: &Sizes) -> f64 {
     sum(op.signature.facts.oracle, sizes)
 }

@@ -53,7 +53,8 @@ fn what_is_not_finite_passes_in_every_argument() {
     assert!(spread > 0, "an operation computes chunks at once");
 }
 
-/// What is not there is not multiplied: a scan without a skip has the infinity of its input and of its cotangent, and not zero times it.
+/// An absent skip multiplies nothing: a scan without one has the infinity of its input and of its cotangent, and not zero times
+/// it.
 #[test]
 fn an_infinity_stays_one_without_a_skip() {
     let sizes = sizes().with('N', 1);

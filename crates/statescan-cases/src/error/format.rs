@@ -1,4 +1,4 @@
-//! What can be wrong with a file itself.
+//! The faults of a file itself.
 
 use safetensors::Dtype;
 use statescan::tensor::MAX_RANK;
@@ -6,14 +6,14 @@ use statescan::tensor::MAX_RANK;
 /// The longest header that is read.
 pub const MAX_HEADER: u64 = 16 << 20;
 
-/// What is wrong with a file.
+/// The fault of a file.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// The file ends early.
     #[error("not a safetensors file: expected at least {expected} bytes for {what}, got {got}")]
     Truncated {
-        /// What does not fit.
+        /// The part that does not fit.
         what: &'static str,
         /// The bytes needed.
         expected: u64,

@@ -1,4 +1,4 @@
-//! What a figure is a share of: work that every implementation has to do, by the best means there is.
+//! The measures that figures are shares of: work that every implementation has to do, by the best means there is.
 
 use gemm_common::Parallelism;
 use statescan::{DType, Tensor};

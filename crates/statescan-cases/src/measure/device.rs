@@ -11,7 +11,7 @@ use statescan::cuda::{Ceilings, Graph, elapsed};
 use statescan::tensor::Tensor;
 use std::time::Duration;
 
-/// What the device can do at most, in words.
+/// Returns the highest rates of the device, in words.
 pub fn rates(exec: &Exec, ceilings: &Ceilings) -> String {
     let Ceilings { bytes, flops, exps } = ceilings;
     format!("{}: copy {bytes:.0} GB/s, multiply-add {flops:.0} GFLOP/s, exp {exps:.0} G/s", exec.device())
@@ -26,7 +26,7 @@ pub fn missing(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// What of a pass is not within the bounds of the oracle, in words.
+/// Returns, in words, the results of a pass that are not within the bounds of the oracle.
 ///
 /// # Errors
 /// Those of the operation.

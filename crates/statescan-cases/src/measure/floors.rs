@@ -1,4 +1,4 @@
-//! What this machine can do at most: memory copied, multiply-adds and exponentials per second, for a number of threads.
+//! The highest rates of this machine: memory copied, multiply-adds and exponentials per second, for a number of threads.
 //!
 //! They are measured in the process that uses them, on as many threads as the pass that they are compared with. Loops over small arrays
 //! are left to the compiler, which gets the widest instructions that the processor has.
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 pub struct Floors {
     /// Bytes read and written by a copy that no cache holds.
     pub bytes: f64,
-    /// The same for a copy that a core's own caches hold.
+    /// Bytes read and written by a copy that a core's own caches hold.
     pub cached_bytes: f64,
     /// Threads that they were measured on.
     pub threads: usize,
     /// Additions and multiplications in f32, by fused multiply-adds.
     pub flops: f64,
-    /// The same in f64.
+    /// Additions and multiplications in f64, by fused multiply-adds.
     pub flops_double: f64,
     /// Exponentials in f32, of about single precision.
     pub exps: f64,

@@ -45,7 +45,7 @@ impl Measured {
         self.check_passes(exec, self.call.op.signature.differentiable)
     }
 
-    /// The same for the forward pass and, if asked, the backward pass.
+    /// Checks the forward pass and, if asked, the backward pass.
     ///
     /// # Errors
     /// Those of the operation.

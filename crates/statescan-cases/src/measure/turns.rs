@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// One turn of every run.
 pub struct Turn<F = f64> {
-    /// What is measured.
+    /// The measured figure.
     pub figure: F,
     /// How fast the slowest thread was at other work before, between and after the runs, at its slowest.
     pub speed: f64,
@@ -35,7 +35,7 @@ pub fn figure(turns: Vec<Turn>) -> f64 {
     middle(fastest(turns).collect())
 }
 
-/// What was measured in the turns in which the machine was fastest.
+/// Returns the figures of the turns in which the machine was fastest.
 pub fn fastest<F>(mut turns: Vec<Turn<F>>) -> impl Iterator<Item = F> {
     turns.sort_by(|one, other| other.speed.total_cmp(&one.speed));
     let count = (turns.len() / SHARE).max(FEWEST).min(turns.len());
