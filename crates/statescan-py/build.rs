@@ -1,4 +1,4 @@
-//! What a linker needs to know of a module that an interpreter will load.
+//! Tells the linker the properties of a module that an interpreter will load.
 
 fn main() {
     // the check is here and not in the module, so that it comes before the minutes in which the library is built

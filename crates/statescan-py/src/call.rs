@@ -14,8 +14,8 @@ use statescan::{DType, Exec, View, ViewMut};
 use std::cell::{OnceCell, RefCell};
 use std::ops::Range;
 
-/// What lives until the call ends: tensors that go back to their producers then, and scratch memory. It only grows while views of
-/// them are in use.
+/// The memory that lives until the call ends: tensors that go back to their producers then, and scratch memory. It only grows
+/// while views of them are in use.
 #[derive(Default)]
 pub struct Keep {
     owned: RefCell<Vec<Owned>>,
@@ -36,7 +36,7 @@ pub struct Arguments<'a, 'py> {
     next_output: usize,
     place: &'a Place<'py>,
     exec: &'a Exec,
-    /// What makes results, once one has been made.
+    /// The maker of results, once one has been made.
     maker: OnceCell<Maker<'py>>,
     /// Elements of the largest input so far.
     largest: usize,
@@ -160,7 +160,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         self.written(name, true, |_| Err(PyTypeError::new_err(format!("`{name}` must be a tensor or None"))))
     }
 
-    /// What makes results.
+    /// Returns the maker of results.
     fn maker(&self) -> PyResult<&Maker<'py>> {
         if let Some(maker) = self.maker.get() {
             return Ok(maker);

@@ -20,7 +20,7 @@ impl Described {
     }
 }
 
-/// Where the tensors of a described call are said to be, so many bytes apart: nobody looks there.
+/// The distance in bytes between the pretended addresses of a described call's tensors: nobody looks there.
 pub const APART: usize = 1 << 56;
 
 impl Described {

@@ -281,7 +281,7 @@ struct Exchange {
 /// Describes an object of the type that it was found on.
 pub type Lend = unsafe extern "C" fn(object: *mut c_void, out: *mut Tensor) -> i32;
 
-/// What a type offers under `__dlpack_c_exchange_api__`, if it does.
+/// Returns the function that a type offers under `__dlpack_c_exchange_api__`, if it does.
 pub fn lender(kind: &Bound<'_, PyAny>) -> Option<Lend> {
     let capsule = kind.getattr(intern!(kind.py(), "__dlpack_c_exchange_api__")).ok()?;
     let capsule = capsule.cast::<PyCapsule>().ok()?;

@@ -1,4 +1,4 @@
-//! Where a call runs: as Python says it, or as PyTorch's tensors do, if nobody else has a say.
+//! The place where a call runs: as Python says it, or as PyTorch's tensors do, if nobody else has a say.
 
 use crate::error::to_python;
 #[cfg(target_os = "linux")]
@@ -44,7 +44,7 @@ fn cpu(threads: usize) -> Exec {
 /// The threads that calls of XLA's share. They are none of PyTorch's: those are the thread's that calls, and XLA calls from many.
 static OF_XLA: Mutex<Option<Threads>> = Mutex::new(None);
 
-/// Where XLA's calls run on the CPU: on as many threads as were chosen, or on all cores.
+/// Returns the executor of XLA's calls on the CPU: on as many threads as were chosen, or on all cores.
 pub fn for_xla() -> Exec {
     let threads = match chosen_threads() {
         0 => cores(),
@@ -72,9 +72,9 @@ fn kept(last: &Mutex<Option<Threads>>, threads: usize, make: impl FnOnce() -> Ex
     }
 }
 
-/// Where a call runs, as Python says it: a tuple of the number of a CUDA device or -1, the stream or the number of threads, and what
-/// allocates scratch memory there, called with a tensor of the call and a number of `f32`, or None where PyTorch does; whether products of `f32`
-/// may be rounded to tf32.
+/// The place where a call runs, as Python says it: a tuple of the number of a CUDA device or -1, the stream or the number of
+/// threads, and the allocator of scratch memory there, called with a tensor of the call and a number of `f32`, or None where
+/// PyTorch allocates; whether products of `f32` may be rounded to tf32.
 #[derive(FromPyObject, IntoPyObject)]
 pub struct Place<'py>(i32, usize, Option<Bound<'py, PyAny>>, bool);
 
@@ -159,7 +159,7 @@ impl<'py> Place<'py> {
         usize::try_from(self.0).map_or(Device::Cpu, Device::Cuda)
     }
 
-    /// What allocates scratch memory, on a CUDA device.
+    /// Returns the allocator of scratch memory, on a CUDA device.
     pub fn allocator(&self) -> Option<&Bound<'py, PyAny>> {
         self.2.as_ref().filter(|_| self.0 >= 0)
     }

@@ -14,7 +14,7 @@ type Parallel = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, c_
 /// Says how many threads the calling one has in PyTorch's own regions.
 type MaxThreads = unsafe extern "C" fn() -> c_int;
 
-/// What is used of OpenMP.
+/// The functions of OpenMP that are used.
 #[derive(Clone, Copy)]
 struct OpenMp {
     parallel: Parallel,
@@ -49,10 +49,10 @@ pub fn exec(threads: usize) -> Option<Exec> {
     Some(Exec::cpu_on(threads.min(most), Arc::new(move |count, work| run(openmp, count, work))))
 }
 
-/// What all threads of a region share.
+/// The work and the state that all threads of a region share.
 struct Region<'w> {
     work: &'w (dyn Fn() + Sync),
-    /// What the first thread that panicked has said.
+    /// The message of the first thread that panicked.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 

@@ -76,7 +76,7 @@ fn is_filled(call: &Call<'_>) -> bool {
     call.signature.arguments.iter().zip(&call.views).find_map(size).is_some_and(|size| size.is_multiple_of(LANES))
 }
 
-/// What of a pass is asked for.
+/// The part of a pass that is asked for.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Part {
     Whole,

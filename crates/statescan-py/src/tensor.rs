@@ -1,4 +1,4 @@
-//! What both doors hand over: the parts of a tensor, checked before they become a view.
+//! The result of both doors: the parts of a tensor, checked before they become a view.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -70,7 +70,7 @@ impl Parts {
     /// The tensor, read only.
     ///
     /// # Safety
-    /// What the parts describe is memory that stays valid for `'a`.
+    /// The parts describe memory that stays valid for `'a`.
     #[inline(always)]
     pub unsafe fn view<'a>(&self, argument: &str) -> PyResult<View<'a>> {
         self.check(argument)?;

@@ -13,7 +13,7 @@ use statescan::tensor::{MAX_RANK, Shape};
 use statescan::{DType, Device, View};
 use std::mem::MaybeUninit;
 
-/// What is needed of the module `torch`, looked up once.
+/// The objects of the module `torch` that are needed, looked up once.
 struct Torch {
     tensor: Py<PyType>,
     parameter: Py<PyType>,
@@ -26,7 +26,7 @@ struct Torch {
     dtypes: Vec<(Py<PyAny>, DType)>,
 }
 
-/// What the compiler's own code allocates with: past the dispatcher, in half of the time.
+/// The functions by which the compiler's own code allocates: past the dispatcher, in half of the time.
 #[derive(Default)]
 struct Empty {
     on_cpu: Option<Py<PyAny>>,
@@ -75,7 +75,7 @@ impl Empty {
         }
     }
 
-    /// What allocates on a device, if there is something.
+    /// Returns the function that allocates on a device, if there is one.
     fn on(&self, py: Python<'_>, device: Device) -> PyResult<Option<&Py<PyAny>>> {
         match (device, &self.on_cuda) {
             (Device::Cpu, _) => Ok(self.on_cpu.as_ref()),
@@ -98,7 +98,7 @@ impl Torch {
 /// Makes the results of a call: tensors of arbitrary contents.
 pub struct Maker<'py> {
     torch: &'py Torch,
-    /// What allocates on the device of the call, if there is something.
+    /// The function that allocates on the device of the call, if there is one.
     quick: Option<&'py Py<PyAny>>,
 }
 
@@ -119,7 +119,7 @@ impl<'py> Maker<'py> {
         }
     }
 
-    /// The same with the shape of the other one, whose view is given, and with its strides or the nearest that are dense.
+    /// Makes a tensor with the shape of the other one, whose view is given, and with its strides or the nearest that are dense.
     pub fn empty_like(&self, tensor: &Bound<'py, PyAny>, view: &View<'_>, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
         let py = tensor.py();
         if view.strides() == view.shape().row_major() {
@@ -170,7 +170,7 @@ fn is_a(object: &Bound<'_, PyAny>, kind: &Py<PyType>) -> bool {
     unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), kind.as_ptr().cast()) != 0 }
 }
 
-/// What a function without arguments answers. This way of calling one makes no tuple.
+/// Returns the result of a function without arguments. This way of calling one makes no tuple.
 pub fn call0<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: an object and the null that ends the list; the answer is a new reference or null.
     unsafe {
@@ -179,7 +179,7 @@ pub fn call0<'py>(function: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     }
 }
 
-/// What a method without arguments answers for an object.
+/// Returns the result of a method without arguments for an object.
 fn call_method0<'py>(method: &Py<PyAny>, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: as in `call0`.
     unsafe {

@@ -37,12 +37,12 @@ pub struct Mamba<'l, 'py> {
     rank: usize,
 }
 
-/// What the scan reads, and what that was made of.
+/// The inputs of the scan, and the tensors that they were made of.
 struct Scanned<'py> {
     /// The convolution's result as a matrix.
     x: Object<'py>,
     projected: Object<'py>,
-    /// What step sizes are projected from.
+    /// The rows that step sizes are projected from.
     low: Object<'py>,
     scan: Vec<Object<'py>>,
 }
@@ -89,7 +89,7 @@ impl<'l, 'py> Mamba<'l, 'py> {
         self.layer.rows(matrix)?.timed(0, self.dim)
     }
 
-    /// What the scan reads, from what the convolution has left in the matrix x.
+    /// Returns the inputs of the scan, from the results that the convolution has left in the matrix x.
     fn scanned(&self, x: Object<'py>, a: &Object<'py>) -> PyResult<Scanned<'py>> {
         let (layer, torch, none) = (&self.layer, self.layer.torch, self.layer.none());
         let timed = self.timed(&x)?;

@@ -120,7 +120,7 @@ impl<'l, 'py> Mamba2<'l, 'py> {
         Ok([of.groups(0, nheads, headdim)?, of.groups(dim, ngroups, dstate)?, of.groups(c, ngroups, dstate)?])
     }
 
-    /// What is convolved, or the gradient by it.
+    /// Returns the columns of rows, or of their gradients, that are convolved.
     fn convolved(&self, of: &Rows<'py>) -> PyResult<Object<'py>> {
         of.timed(self.sizes.unit + self.sizes.dim, self.sizes.convolved)
     }

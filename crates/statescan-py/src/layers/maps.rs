@@ -57,7 +57,7 @@ impl<'py> Map<'py> {
         }
     }
 
-    /// What the scan takes.
+    /// Returns the map as the scan takes it.
     pub fn of(&self, layer: &Layer<'_, 'py>, projected: &Object<'py>) -> PyResult<Object<'py>> {
         if let Some(given) = &self.given {
             return Ok(given.clone());
@@ -76,7 +76,7 @@ impl<'py> Map<'py> {
         layer.rows(&rows)?.timed(0, parts.shape[1])
     }
 
-    /// What becomes of the gradient by what the scan takes; `needed` says whether a map that is given has one.
+    /// Returns the output for the gradient by the map that the scan takes; `needed` says whether a map that is given has one.
     pub fn wanted(&self, layer: &Layer<'_, 'py>, by_projected: &Object<'py>, needed: bool) -> PyResult<Output<'py>> {
         if self.given.is_some() {
             return Ok(needed.into());

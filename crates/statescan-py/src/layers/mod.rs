@@ -1,5 +1,5 @@
-//! What lies between the projections of a layer, as one forward and one backward pass, written once for a device and for the ranks of a context
-//! ([`passes`]). Products are PyTorch's ([`pytorch`]).
+//! The part of a layer between its projections, as one forward and one backward pass, written once for a device and for the ranks
+//! of a context ([`passes`]). Products are PyTorch's ([`pytorch`]).
 //!
 //! A pass takes the first projection's result as it is and hands its parts to the operations; the backward pass writes every gradient into its part of
 //! one tensor. So nothing is padded, concatenated, transposed or added, and the convolution's result is computed again and not kept. A pass writes only
@@ -40,9 +40,9 @@ struct Layer<'l, 'py> {
     here: &'l Here<'l, 'py>,
     /// Runs convolutions and scans.
     in_time: &'l dyn Passes<'py>,
-    /// What the layer begins with, whose parts it takes.
+    /// The result of the first projection, whose parts the layer takes.
     input: Rows<'py>,
-    /// What the norms of maps and steps add to the mean square.
+    /// The epsilon of the norms of maps and steps.
     eps: Object<'py>,
 }
 
@@ -76,12 +76,12 @@ impl<'py> Layer<'_, 'py> {
         self.torch.room(&[batch * seqlen, channels])
     }
 
-    /// What takes parts of a matrix of rows, or of a tensor (batch, seqlen, channels).
+    /// Returns the parts of a matrix of rows, or of a tensor (batch, seqlen, channels).
     fn rows(&self, matrix: &Object<'py>) -> PyResult<Rows<'py>> {
         Rows::made(matrix, self.steps())
     }
 
-    /// What is kept in the place of a tensor that is there anyway, or that is computed again.
+    /// Returns an empty tensor, which is kept in the place of one that is there anyway, or that is computed again.
     fn nothing(&self) -> PyResult<Object<'py>> {
         self.torch.room(&[0])
     }

@@ -9,7 +9,7 @@ use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use statescan::ops::operation::Operation;
 use statescan::ops::signature::Saved;
 
-/// What becomes of a result or a gradient.
+/// The destination of a result or a gradient.
 #[derive(Clone)]
 pub enum Output<'py> {
     /// It is written into a tensor, or into a part of one.
@@ -36,7 +36,8 @@ impl<'py> Output<'py> {
     }
 }
 
-/// What a backward pass takes beside the inputs: what was kept for it, and the cotangents of both results, which may be None.
+/// The inputs of a backward pass beside those of the forward pass: the tensors that were kept for it, and the cotangents of both
+/// results, which may be None.
 pub type Given<'g, 'py> = (&'g [Object<'py>], [Object<'py>; 2]);
 
 /// The passes of an operation, whose inputs (tensors, parts of tensors, values) and outputs are in the order of its signature. What they make is given.

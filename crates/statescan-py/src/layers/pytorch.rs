@@ -1,4 +1,5 @@
-//! What a layer has PyTorch do: products, which heed every setting of PyTorch's that way, and a few operations on small tensors.
+//! The operations that a layer leaves to PyTorch: products, which heed every setting of PyTorch's that way, and a few operations
+//! on small tensors.
 
 use crate::rows::parts_of;
 use crate::torch::Maker;
@@ -17,7 +18,7 @@ struct Functions {
     linear: Py<PyAny>,
     mm: Py<PyAny>,
     silu: Py<PyAny>,
-    /// What the compiler's own code makes views with: past the dispatcher, in a quarter of the time.
+    /// The function by which the compiler's own code makes views: past the dispatcher, in a quarter of the time.
     reinterpret: Option<Py<PyAny>>,
 }
 
@@ -123,7 +124,7 @@ impl<'py> PyTorch<'py> {
         self.functions.mm.bind(self.py).call1((a, b))
     }
 
-    /// The same, to a matrix.
+    /// Computes the product into a matrix.
     pub fn product_to(&self, a: &Object<'py>, b: &Object<'py>, to: &Object<'py>) -> PyResult<()> {
         self.functions.mm.bind(self.py).call((a, b), Some(&self.into(to)?)).map(drop)
     }

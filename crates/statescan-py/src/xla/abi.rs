@@ -1,5 +1,5 @@
-//! What a call of XLA's foreign function interface consists of, as C has it: the part of `xla/ffi/api/c_api.h` that a handler needs. Minor
-//! versions add fields behind, which the sizes of the structs tell, and leave these as they are.
+//! The parts of a call of XLA's foreign function interface, as C has it: the part of `xla/ffi/api/c_api.h` that a handler needs.
+//! Minor versions add fields behind, which the sizes of the structs tell, and leave these as they are.
 
 use std::ffi::{c_char, c_void};
 use std::mem::{offset_of, size_of};

@@ -19,7 +19,7 @@ impl Failure {
         Failure { code, words: words.into() }
     }
 
-    /// What the caller of a handler, which is this package, should not have done.
+    /// A fault of the handler's caller, which is this package.
     pub fn internal(words: &str) -> Self {
         Failure::new(code::INTERNAL, format!("statescan: {words}"))
     }
@@ -72,7 +72,7 @@ impl<'f> Frame<'f> {
         }
     }
 
-    /// What XLA wants to be told about the handler, in the place of a call.
+    /// Returns the struct that XLA wants filled with facts about the handler, in the place of a call.
     pub fn metadata(self) -> Option<*mut abi::Metadata> {
         let extension = self.0.extension.cast::<abi::MetadataExtension>();
         // SAFETY: null, or an extension; its kind says what it is.

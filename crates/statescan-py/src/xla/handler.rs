@@ -183,7 +183,8 @@ fn backward(
     Ok(prepared.backward(&given, &mut grads)?)
 }
 
-/// What the forward pass has kept, if it has kept it: where a device saves states and another one does not, there may be no room.
+/// Returns the states that the forward pass has saved, if it has saved them: where a device saves states and another one does
+/// not, there may be no room.
 fn saved<'f>(
     operation: &Operation,
     prepared: &Prepared<'_>,

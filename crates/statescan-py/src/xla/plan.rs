@@ -1,4 +1,4 @@
-//! What is asked about a call whose tensors are described, and are not there yet.
+//! Answers about a call whose tensors are described, and are not there yet.
 
 use super::handler::numbers;
 use crate::call::{Arguments, Keep};
@@ -11,7 +11,7 @@ use pyo3::types::PyTuple;
 use statescan::ops::call::{Call, Written};
 use statescan::{Device, Exec, ViewMut};
 
-/// Where those of a call are that is only checked.
+/// The device of the tensors of a call that is only checked.
 const ANYWHERE: Device = Device::Cuda(0);
 
 /// Works with the call whose tensors are described.
