@@ -1,4 +1,4 @@
-//! Where commands write: what is there already is not overwritten without a word, and nobody else writes there at the same time.
+//! The targets of commands: existing contents are not overwritten without a word, and nobody else writes there at the same time.
 
 use crate::error::{Error, Result};
 use statescan_models::write_file;
@@ -6,7 +6,7 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What a folder of a training or a model has, and what it is then.
+/// Files of a folder, and the kind of thing that a folder with each is.
 const CONTENTS: [(&str, &str); 6] = [
     ("training.safetensors", "a training"),
     ("model.safetensors", "a model"),
@@ -16,7 +16,7 @@ const CONTENTS: [(&str, &str); 6] = [
     ("config.json", "a model's configuration"),
 ];
 
-/// What belongs to a model beside its weights and settings: tokenizers, templates, defaults of generation.
+/// Files that belong to a model beside its weights and settings: tokenizers, templates, defaults of generation.
 const COMPANIONS: [&str; 9] = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -29,7 +29,7 @@ const COMPANIONS: [&str; 9] = [
     "generation_config.json",
 ];
 
-/// What a training writes beside the model.
+/// Files that a training writes beside the model.
 pub(crate) const TRAINING: [&str; 2] = ["training.safetensors", "loss.svg"];
 
 /// A folder that this process alone writes.
@@ -70,8 +70,8 @@ impl OutputFolder {
         &self.path
     }
 
-    /// What was written replaces all that the folder had of a model: files beside weights and settings are those of the first of some folders that has
-    /// them, and their names are given back; of others those that are named stay.
+    /// Replaces all files of a model in the folder by those that were written: files beside weights and settings are those of the
+    /// first of some folders that has them, and their names are given back; of others those that are named stay.
     pub(crate) fn replace(&self, from: &[&Path], written: &[&str]) -> Result<Vec<&'static str>> {
         let mut copied = Vec::new();
         for name in COMPANIONS {

@@ -1,4 +1,4 @@
-//! What can be wrong with a command. Each reads as one sentence that names what was expected and what came.
+//! The faults of a command. Each reads as one sentence that names what was expected and what came.
 
 /// Why a command could not do its work.
 #[non_exhaustive]
@@ -15,7 +15,7 @@ pub enum Error {
     Exists {
         /// The file.
         path: std::path::PathBuf,
-        /// What replaces it.
+        /// The options that replace it, in words.
         instead: &'static str,
     },
     /// One of several texts is not usable.
@@ -23,7 +23,7 @@ pub enum Error {
     Text {
         /// The file.
         name: String,
-        /// What is wrong with it.
+        /// The fault of the text.
         source: statescan_models::Error,
     },
     /// A file cannot be read, or text cannot be written.
@@ -31,19 +31,19 @@ pub enum Error {
     Io {
         /// The file.
         name: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// What would be overwritten.
+    /// Contents that would be overwritten.
     #[error("{}: it has {has} ({name}); {instead}", path.display())]
     Occupied {
         /// The folder.
         path: std::path::PathBuf,
-        /// What it has.
+        /// Its contents, in words.
         has: &'static str,
         /// The file that says so.
         name: &'static str,
-        /// What to do.
+        /// The remedy, in words.
         instead: &'static str,
     },
     /// Somebody else writes there.
@@ -66,9 +66,9 @@ pub enum Error {
     Usage {
         /// The option.
         option: &'static str,
-        /// What it should be.
+        /// The expected value, in words.
         expected: &'static str,
-        /// What came.
+        /// The value that came.
         got: String,
     },
 }

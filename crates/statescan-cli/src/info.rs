@@ -111,7 +111,7 @@ fn size_of(op: &Operation, text: &str) -> Result<(char, usize)> {
     Ok((letter.0, size.parse().map_err(|_| usage())?))
 }
 
-/// Where calls can run.
+/// The devices that calls can run on.
 struct Machine {
     cores: usize,
     levels: Vec<&'static str>,

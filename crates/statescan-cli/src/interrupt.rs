@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Once};
 /// Whether one came, and the number of the latest.
 static WISH: LazyLock<(Arc<AtomicBool>, Arc<AtomicUsize>)> = LazyLock::new(Default::default);
 
-/// What asks a process to end: somebody at its terminal, whoever stops it, and a terminal that is closed.
+/// Signals that ask a process to end: of somebody at its terminal, of whoever stops it, and of a terminal that is closed.
 #[cfg(unix)]
 const ENDING: [c_int; 3] = [SIGINT, SIGTERM, signal_hook::consts::SIGHUP];
 #[cfg(not(unix))]
@@ -21,7 +21,7 @@ pub(crate) fn watch() {
     listen(&ONCE, &ENDING);
 }
 
-/// The same for Ctrl-C alone.
+/// Watches Ctrl-C alone.
 pub(crate) fn watch_ctrl_c() {
     static ONCE: Once = Once::new();
     listen(&ONCE, &[SIGINT]);

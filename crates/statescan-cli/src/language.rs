@@ -24,7 +24,7 @@ pub struct ModelArgs {
     pub with: LanguageArgs,
 }
 
-/// What a folder of a model is, for the help of commands.
+/// Returns the description of a model's folder for the help of commands.
 pub(crate) fn folder_help() -> String {
     format!("Folder of a model of `transformers` or `mamba_ssm`: {}", Family::names())
 }
@@ -51,7 +51,7 @@ pub(crate) struct Language {
     pub(crate) exec: Exec,
     pub(crate) model: Model,
     pub(crate) tokenizer: Tokenizer,
-    /// What it was read from.
+    /// The files that it was read from.
     files: Vec<PathBuf>,
     pub(crate) dtype: Option<DType>,
     /// Whether the tokens that the tokenizer adds belong to a text.

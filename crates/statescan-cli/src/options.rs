@@ -64,7 +64,7 @@ fn flag(spec: &'static OptionSpec) -> Arg {
     }
 }
 
-/// What an option is given as a file would have it: JSON, or a word.
+/// Returns the value of an option as a file would have it: JSON, or a word.
 fn value(spec: &OptionSpec, text: &str) -> Value {
     match spec.choice {
         Choice::Interval => json!(text.split(',').map(str::trim).collect::<Vec<_>>()),

@@ -16,7 +16,7 @@ macro_rules! note {
 
 pub(crate) use {note, say};
 
-/// What [`say!`] does.
+/// Prints a line for [`say!`].
 pub(crate) fn line(text: Arguments<'_>) -> Result<()> {
     bytes(format!("{text}\n").as_bytes())
 }
@@ -27,7 +27,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(Error::Output)
 }
 
-/// What [`note!`] does.
+/// Prints a line for [`note!`].
 pub(crate) fn remark(text: Arguments<'_>) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

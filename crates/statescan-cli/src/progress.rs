@@ -50,13 +50,13 @@ fn with_left(
     bar
 }
 
-/// What is left at the mean rate so far; no number before there is one.
+/// Returns the time that is left at the mean rate so far; no number before there is one.
 fn linear(done: &[Done], len: f64) -> f64 {
     let (at, seconds) = done.last().copied().unwrap_or_default();
     seconds / at * (len - at)
 }
 
-/// What is left if `n` steps take `a n + b n^2`, which both halves of those that were done tell.
+/// Returns the time that is left if `n` steps take `a n + b n^2`, with `a` and `b` from both halves of the steps that were done.
 fn quadratic(done: &[Done], len: f64) -> f64 {
     let (at, seconds) = done.last().copied().unwrap_or_default();
     let next = done.partition_point(|(before, _)| *before < at / 2.0).max(1);

@@ -24,7 +24,7 @@ enum Place {
     Device(DeviceModel, Vec<DeviceState>),
 }
 
-/// What is known of the token after a text.
+/// The knowledge of the token after a text.
 #[derive(Clone)]
 enum After {
     Nothing,
@@ -149,7 +149,7 @@ impl<'m> Reader<'m> {
         }
     }
 
-    /// What the model remembers of a text.
+    /// Returns the model's state after a text.
     pub(crate) fn snapshot(&self, text: usize) -> Result<Snapshot> {
         let state = match &self.place {
             Place::Host(_, states) => states[text].clone(),

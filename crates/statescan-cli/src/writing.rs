@@ -7,11 +7,11 @@ use serde_json::json;
 use statescan_models::{Decoder, Tokenizer};
 use std::io::{IsTerminal, stdout};
 
-/// Where text goes.
+/// The destination of text.
 pub(crate) enum Sink {
     /// Standard output; to a terminal as Unicode without commands.
     Output(Option<Unicode>),
-    /// The same, and it is kept too.
+    /// Standard output, as [`Sink::Output`], and the text is kept too.
     Both(Option<Unicode>, Vec<u8>),
     /// Kept.
     Kept(Vec<u8>),
@@ -48,7 +48,7 @@ impl Sink {
     }
 }
 
-/// What is written of one text.
+/// Writes one text.
 pub(crate) struct Writer<'t> {
     tokenizer: &'t Tokenizer,
     decoder: Decoder<'t>,
@@ -92,7 +92,7 @@ impl<'t> Writer<'t> {
         Ok(ends)
     }
 
-    /// What was held back where the text ends otherwise.
+    /// Writes the text that was held back, where it ends otherwise.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let (mut rest, ends) = self.stops.push(&self.decoder.rest(), true);
         if !ends {
@@ -126,7 +126,7 @@ impl Stops {
         }
     }
 
-    /// What is certain to be before any stop string, and whether one came.
+    /// Returns the text that is certain to be before any stop string, and whether one came.
     fn push(&mut self, text: &[u8], shown: bool) -> (Vec<u8>, bool) {
         self.held.extend_from_slice(text);
         self.shown.resize(self.held.len(), shown);
@@ -181,7 +181,7 @@ impl Unicode {
         }
     }
 
-    /// What is left, which is no character.
+    /// Returns the rest, which is no character.
     fn finish(&mut self) -> String {
         let rest = if self.held.is_empty() { String::new() } else { char::REPLACEMENT_CHARACTER.to_string() };
         self.held.clear();

@@ -1,4 +1,4 @@
-//! The same measurements on another device than the CPU, by its own clock.
+//! Measurements on another device than the CPU, by its own clock.
 
 use super::args::BenchArgs;
 use super::row::{Place, Report, Row, grid, progress};

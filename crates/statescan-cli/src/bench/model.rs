@@ -18,7 +18,7 @@ use statescan_cases::measure::turns::{fastest, take};
 use statescan_models::{Config, Model};
 use std::time::Duration;
 
-/// What the command calls models.
+/// The command's name for models.
 pub(super) const NAME: &str = "model";
 
 /// Tokens of a prompt.
@@ -50,7 +50,7 @@ pub(super) struct Row {
     pub(super) threads: usize,
     pub(super) pass: &'static str,
     pub(super) tokens: usize,
-    /// What alone would take the time of the floor.
+    /// The work that alone would take the time of the floor.
     pub(super) floor: &'static str,
     pub(super) time: Duration,
     pub(super) share: f64,

@@ -1,4 +1,4 @@
-//! What `bench` measures and prints, a row for each pass of each case.
+//! The measurements of `bench` and their print-out, a row for each pass of each case.
 
 use super::args::BenchArgs;
 use crate::error::Result;
@@ -22,7 +22,7 @@ pub(super) struct Cell {
     pub dtype: DType,
 }
 
-/// Where something was measured.
+/// The place of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Place {
     Cpu { threads: usize, level: Level },
@@ -88,7 +88,7 @@ impl Row<'_> {
     }
 }
 
-/// What the command asks for.
+/// Returns the cases that the command asks for.
 pub(super) fn grid(args: &BenchArgs) -> Result<Vec<Cell>> {
     let ops = match &args.op {
         Some(name) => vec![ops::find(name)?],
@@ -132,12 +132,12 @@ impl<'a> Report<'a> {
         Report { bar, as_json, under: None }
     }
 
-    /// What the machine can do, for people.
+    /// Prints the rates of the machine, for people.
     pub(super) fn say(&self, text: &str) -> Result<()> {
         if self.as_json { Ok(()) } else { self.bar.suspend(|| say!("{}", text::wrapped(text))) }
     }
 
-    /// What is not right, on standard error.
+    /// Reports a fault on standard error.
     pub(super) fn note(&self, text: &str) {
         self.bar.suspend(|| note!("{text}"));
     }

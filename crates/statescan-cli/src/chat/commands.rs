@@ -1,4 +1,4 @@
-//! What a line of a chat asks for.
+//! The commands of a chat's lines.
 
 use rustyline::completion::Completer;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
@@ -74,7 +74,7 @@ impl Command {
     }
 }
 
-/// What was entered: each line but the last one ends with a backslash, which is not part of it.
+/// Joins the lines of one entry: each line but the last one ends with a backslash, which is not part of it.
 pub(super) fn joined(lines: &str) -> String {
     lines.replace("\\\n", "\n")
 }

@@ -10,7 +10,7 @@ fn options() -> Command {
     AnswerArgs::augment_args(Command::new("set")).disable_help_flag(true).mut_args(negative)
 }
 
-/// What can be set, a line each.
+/// Returns the settings that can be changed, a line each.
 pub(super) fn settings() -> String {
     let line = |arg: &Arg| {
         let value = arg.get_value_names().and_then(|names| names.first()).map_or("VALUE".to_owned(), ToString::to_string);

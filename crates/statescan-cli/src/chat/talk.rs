@@ -23,7 +23,7 @@ const TOKENS: usize = 200;
 /// A conversation.
 pub(super) struct Talk<'m> {
     args: &'m ChatArgs,
-    /// What the arguments say of answers, and what was set since.
+    /// The arguments about answers, with all changes since.
     answers: AnswerArgs,
     language: &'m Language,
     template: Option<ChatTemplate>,
@@ -31,7 +31,7 @@ pub(super) struct Talk<'m> {
     reader: Reader<'m>,
     /// The latest line and its answer, which a template may need to go on.
     last: Option<Exchange>,
-    /// What was before each of the latest lines.
+    /// The states before each of the latest lines.
     before: VecDeque<Before>,
     /// Files that this chat has read or written, which it may write again.
     files: Vec<PathBuf>,
@@ -67,7 +67,7 @@ impl<'m> Talk<'m> {
         Ok(Talk { args, answers: args.answers.clone(), language, template, sampler, reader, last: None, before, files })
     }
 
-    /// What somebody is told at the beginning.
+    /// Returns the text that a chat begins with.
     pub(super) fn welcome(&self) -> String {
         let config = self.language.model.config();
         let name =

@@ -196,7 +196,7 @@ fn no_template(folder: Option<&Path>) -> Error {
     Error::Usage { option: "the folder of --chat", expected: "one with a chat template", got }
 }
 
-/// What a user says, in a template.
+/// Renders a user's message in a template.
 fn render(template: &ChatTemplate, system: Option<&str>, said: Vec<u8>) -> Result<Vec<u8>> {
     let not_text = |_| Error::Usage { option: "the prompt of --chat", expected: "UTF-8", got: "other bytes".into() };
     let said = String::from_utf8(said).map_err(not_text)?;

@@ -119,7 +119,7 @@ fn embedded_source() -> String {
     format!("{} bytes of \"Alice's Adventures in Wonderland\"", PASSAGE.len())
 }
 
-/// What happens without a command.
+/// Runs an example, as the program does without a command.
 ///
 /// # Errors
 /// Those of the operation.

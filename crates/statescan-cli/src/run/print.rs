@@ -1,4 +1,4 @@
-//! What `run` prints.
+//! The print-out of `run`.
 
 use super::outcome::{Outcome, Pass};
 use crate::error::Result;
@@ -50,7 +50,7 @@ fn spaced(layout: &str) -> String {
     layout.chars().map(String::from).collect::<Vec<_>>().join(" ")
 }
 
-/// The same as a JSON object.
+/// Returns the outcome as a JSON object.
 pub(super) fn describe(exec: &Exec, call: &Call, outcome: &Outcome) -> serde_json::Value {
     let tensor =
         |name: &str, dtype: statescan::DType, shape: &[usize]| json!({"name": name, "dtype": dtype.to_string(), "shape": shape});

@@ -146,7 +146,7 @@ impl TrainArgs {
         })
     }
 
-    /// What a model of bytes is made of that begins with random weights.
+    /// Returns the configuration of a model of bytes that begins with random weights.
     fn config(&self) -> Result<Config> {
         self.options().check()?;
         let (vocab, dim, layers) = (256, self.dim, self.layers);

@@ -15,7 +15,7 @@ use serde_json::json;
 use session::Session;
 use statescan_models::Trainer;
 
-/// What else there is to do with a folder that has a training.
+/// The other things to do with a folder that has a training.
 const INSTEAD: &str = "--resume DIR goes on with it, --force overwrites it";
 
 /// Runs the command: 130, 143 or 129 if Ctrl-C, SIGTERM or SIGHUP ended it, which save what was learned.
@@ -63,7 +63,7 @@ pub fn train(args: &TrainArgs) -> Result<u8> {
     }
 }
 
-/// What the held-out set took at the end, if this is a training that has ended.
+/// Returns the loss on the held-out set at the end, if this is a training that has ended.
 fn finished(trainer: &Trainer) -> Option<f32> {
     let (at, held_out) = *trainer.evaluations().last()?;
     (at >= trainer.options().steps).then_some(held_out)

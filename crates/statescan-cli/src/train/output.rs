@@ -1,4 +1,4 @@
-//! Where a training is saved.
+//! The folder in which a training is saved.
 
 use super::plot::plot;
 use crate::destination::{OutputFolder, TRAINING};

@@ -48,7 +48,7 @@ fn draw(svg: &mut String, losses: &[f32], evaluations: &[(usize, f32)], unit: &s
     Ok(())
 }
 
-/// What is drawn, without what is not finite and, of a long training, with every so many steps.
+/// Returns the lines to draw, without numbers that are not finite and, of a long training, with every so many steps.
 fn lines(losses: &[f32], evaluations: &[(usize, f32)]) -> [Line; 3] {
     let every = losses.len().div_ceil(POINTS).max(1);
     let of_steps = |bits: Vec<f64>| -> Vec<(f64, f64)> {
@@ -63,7 +63,7 @@ fn lines(losses: &[f32], evaluations: &[(usize, f32)]) -> [Line; 3] {
     ]
 }
 
-/// What the picture shows: everything that is finite, with some room.
+/// Returns the range of the picture: all finite numbers, with some room.
 fn range(losses: &[f32], evaluations: &[(usize, f32)]) -> Range<f64> {
     let all = losses.iter().copied().chain(evaluations.iter().map(|(_, bits)| *bits)).filter(|x| x.is_finite());
     let (low, high) = all.fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
