@@ -35,7 +35,7 @@ fn texts_help() -> String {
     )
 }
 
-/// What was found of a text, or of several.
+/// The score of a text, or of several.
 #[derive(Default)]
 struct Score {
     bytes: usize,

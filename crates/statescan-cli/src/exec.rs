@@ -1,4 +1,4 @@
-//! Where and how to compute, on the command line.
+//! Arguments that choose where and how to compute.
 
 use crate::error::{Error, Result};
 use clap::{Args, ValueEnum};

@@ -7,7 +7,8 @@ use statescan_cuda::{Address, COMMON, Config, DeviceMemory, Kernel, Launch, Prog
 const THREADS: usize = 256;
 
 params! {
-    /// What the kernel takes by value: here a struct of Rust, there one of C++, whose size and offsets the compiler compares with these.
+    /// The parameters that the kernel takes by value: here a struct of Rust, there one of C++, whose size and offsets the
+    /// compiler compares with these.
     struct Params {
         x: Address<c_void>,
         y: Address<c_void>,

@@ -2,9 +2,10 @@
 //!
 //! # A kernel
 //!
-//! Device code is CUDA C++ in a file of its own. It is made specific by constants: a [`Config`] becomes lines such as `constexpr int THREADS = 256;` and
-//! `typedef bf16 X;` in front of the text. What the kernel takes is one struct, by value, which [`params!`] declares for host and device, where
-//! `static_assert` compares every offset. A [`Program`] holds the text together, a [`Launch`] the blocks, and a [`Kernel`] all that one launch needs.
+//! Device code is CUDA C++ in a file of its own. It is made specific by constants: a [`Config`] becomes lines such as
+//! `constexpr int THREADS = 256;` and `typedef bf16 X;` in front of the text. The kernel takes one struct, by value, which
+//! [`params!`] declares for host and device, where `static_assert` compares every offset. A [`Program`] holds the text together,
+//! a [`Launch`] the blocks, and a [`Kernel`] all that one launch needs.
 //!
 //! ```
 //! use statescan_cuda::{Address, COMMON, Config, Kernel, Launch, Program, Result, Scalar, params};

@@ -123,8 +123,8 @@ impl<'s> Queue<'s> {
         self.findings.find(find)
     }
 
-    /// Puts a kernel into the stream, compiling it first if this process has not needed it before. What it is compiled for, `config`, follows from the
-    /// pass's key.
+    /// Puts a kernel into the stream, compiling it first if this process has not needed it before. The constants that it is
+    /// compiled with, `config`, follow from the pass's key.
     ///
     /// # Errors
     /// Those of [`Stream::launch`].

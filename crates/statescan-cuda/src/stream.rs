@@ -35,9 +35,10 @@ impl Drop for OwnStream {
     }
 }
 
-/// A device and a stream on it: the caller's or our own. What is put into it runs in this order; a clone is the same stream.
+/// A device and a stream on it: the caller's or our own. Work runs in the order in which it is put into the stream; a clone is
+/// the same stream.
 ///
-/// Without the feature `driver` there is none, and what would make one says so.
+/// Without the feature `driver` there is none, and functions that would make one say so.
 #[derive(Clone, Debug)]
 pub struct Stream {
     #[cfg(feature = "driver")]

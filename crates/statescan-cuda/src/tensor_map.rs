@@ -1,5 +1,5 @@
-//! Tensor maps: tiles of strided tensors for Hopper's copy engine, the tensor memory accelerator (TMA). What the hardware can describe is
-//! checked by pure functions before the driver encodes it.
+//! Tensor maps: tiles of strided tensors for Hopper's copy engine, the tensor memory accelerator (TMA). Pure functions check the
+//! limits of the hardware before the driver encodes a map.
 
 #[cfg(feature = "driver")]
 use crate::Declarations;

@@ -172,8 +172,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the `config.json` of a folder, and the tokens that end a text from its `generation_config.json` where that says some. What a setting means,
-    /// and what it is where it is missing, is as in the package that wrote it.
+    /// Reads the `config.json` of a folder, and the tokens that end a text from its `generation_config.json`, if that has some.
+    /// Settings have the meaning and the defaults of the package that wrote them.
     ///
     /// # Errors
     /// A file that cannot be read or is no JSON, settings that no model here has.

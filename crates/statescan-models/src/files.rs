@@ -12,7 +12,7 @@ pub(crate) fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// Opens a file to read it. What could make a reader wait for ever, or has no end, is refused before it is opened.
+/// Opens a file to read it. A path that could make a reader wait for ever, or has no end, is refused before it is opened.
 pub(crate) fn open(path: &Path) -> Result<File> {
     check_is_file(path, &metadata(path)?)?;
     File::open(path).map_err(Error::io(path))
@@ -42,8 +42,8 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(Error::io(folder))
 }
 
-/// Writes a file as all files of models are written: aside first and then renamed, so that whoever looks finds the old file or the new one. A link is
-/// replaced, and what it leads to stays as it was. What killed processes left of the same file is removed.
+/// Writes a file as all files of models are written: aside first and then renamed, so that whoever looks finds the old file or
+/// the new one. A link is replaced, and its target stays as it was. Parts of the file that killed processes left are removed.
 ///
 /// # Errors
 /// A path that exists and is no file, a file that cannot be written.

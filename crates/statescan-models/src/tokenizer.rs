@@ -34,8 +34,8 @@ impl Tokenizer {
         true
     }
 
-    /// The tokenizer of a folder, as `transformers` uses it: what `tokenizer.json` says of truncation and padding is not obeyed. Where there is no such
-    /// file, text is bytes, if the model of the folder has a vocabulary of no more than those.
+    /// The tokenizer of a folder, as `transformers` uses it: truncation and padding in `tokenizer.json` are ignored. Without such
+    /// a file text is bytes, if the model of the folder has a vocabulary of no more than those.
     ///
     /// # Errors
     /// A `tokenizer.json` that cannot be read, or that this build cannot read because it lacks the feature `tokenizers`; none beside a larger vocabulary,

@@ -1,10 +1,10 @@
 //! The native half of the Python package: one function for each kind of pass, called by `python/statescan` with outputs that it
 //! has allocated, or, beside tensors of PyTorch, with True for outputs that are to be made here.
 //!
-//! All passes have the same signature, `(number, inputs, outputs, place)`: the operation's number, two tuples in the order of its signature,
-//! which Python reads too ([`describe`]), and where the call runs ([`exec::Place`]). Tensors come through two doors: those of PyTorch
-//! are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]). Parts of PyTorch's need no view of theirs ([`rows`]).
-//! What layers do between their projections is one call, of several passes ([`layers`]).
+//! All passes have the same signature, `(number, inputs, outputs, place)`: the operation's number, two tuples in the order of its
+//! signature, which Python reads too ([`describe`]), and where the call runs ([`exec::Place`]). Tensors come through two doors:
+//! those of PyTorch are read by their attributes ([`torch`]), all others by DLPack ([`dlpack`]). Parts of PyTorch's need no view
+//! of theirs ([`rows`]). A layer's work between its projections is one call, of several passes ([`layers`]).
 
 mod call;
 mod describe;

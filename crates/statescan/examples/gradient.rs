@@ -6,7 +6,7 @@ use statescan::{Exec, Result, Tensor};
 const SHAPE: [usize; 3] = [2, 4, 60];
 const STATES: usize = 1;
 
-/// What the scan takes beside the decays.
+/// The inputs of the scan beside the decays.
 struct Inputs {
     exec: Exec,
     x: Tensor,

@@ -175,7 +175,7 @@ impl Exec {
     }
 
     /// Runs `job(scratch, chain, slice)` for every slice of every chain, those of one chain one after the other; otherwise as
-    /// [`Exec::for_each`]. What a chain carries from slice to slice is the job's to keep, and scratch may not.
+    /// [`Exec::for_each`]. The job keeps the values that a chain carries from slice to slice: scratch may not.
     pub(crate) fn for_each_slice<S>(
         &self,
         chains: usize,

@@ -1,10 +1,10 @@
 //! NVIDIA GPUs: contexts, streams, memory, and kernels that are compiled when they are first needed.
 //!
 //! An operation runs on a GPU when its executor is [`Exec::cuda`](crate::Exec::cuda) or
-//! [`Exec::cuda_stream`](crate::Exec::cuda_stream) and its views lie in the memory of that device. The device's primary context is used, so
-//! pointers and streams of other libraries in the process are valid here. A call only puts kernels into the stream: it allocates nothing,
-//! copies nothing and waits for nothing, so that CUDA graphs can capture it. What it finds out too late, an address that does not exist,
-//! is reported by a later call, as CUDA does.
+//! [`Exec::cuda_stream`](crate::Exec::cuda_stream) and its views lie in the memory of that device. The device's primary context
+//! is used, so pointers and streams of other libraries in the process are valid here. A call only puts kernels into the stream:
+//! it allocates nothing, copies nothing and waits for nothing, so that CUDA graphs can capture it. An error that it finds too
+//! late, such as an address that does not exist, is reported by a later call, as CUDA does.
 //!
 //! A kernel is CUDA C++ text, made specific to types, sizes and options by the constants of a configuration, and compiled by
 //! NVRTC for the device at hand. Compiled kernels are kept in memory and on disk: in the folder `STATESCAN_CACHE_DIR` if that variable is

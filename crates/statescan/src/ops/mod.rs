@@ -1,9 +1,9 @@
 //! The operations, one folder each: `mod.rs` (mathematics, the operation's table, public functions), `problem.rs` (arguments, checked once, in
 //! normal form), `reference.rs` (the float64 oracle), `cpu/` and `cuda/` (plans and kernels), `update/` (the one-step form, laid out alike).
 //!
-//! **What a reader calls** are the functions of these modules: `run` and `gradients` make their results, `forward` and `backward` write into memory that is
-//! there, `update` takes a step, and a [`pool::StatePool`] holds states as servers keep them. What takes any operation by its name or by position is in
-//! [`advanced`].
+//! **The public calls** are the functions of these modules: `run` and `gradients` make their results, `forward` and `backward`
+//! write into memory that is there, `update` takes a step, and a [`pool::StatePool`] holds states as servers keep them. Calls of
+//! any operation by its name or by position are in [`advanced`].
 //!
 //! **Calls.** An operation's `forward` and `backward` check their arguments and run. Its `prepare` checks them too, and gives a `Prepared` call, which
 //! says what results it has and how much memory it wants, and runs without another look at them; [`Operation::prepare`] does it by position.

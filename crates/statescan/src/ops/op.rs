@@ -1,6 +1,6 @@
 //! An operation apart from its [table](super::table): the meaning of its calls, and the passes that run them. Everything around
-//! it, from checks to passes in two phases, is ordinary code over arguments, results and gradients [by
-//! position](super::prepared).
+//! it, from checks to passes in two phases, is ordinary code over arguments, results and gradients
+//! [by position](super::prepared).
 
 use super::call::{Call, Given, Written};
 use super::checked::States;

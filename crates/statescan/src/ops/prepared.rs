@@ -125,8 +125,9 @@ impl<'p> Prepared<'p> {
         self.problem.backward(self.place(key), given, grads)
     }
 
-    /// Numbers (`f32`) that the first phases of a forward and of a backward pass keep for the second ones, 0 where a pass has one phase: long rows of
-    /// `selective_scan` and `ssd` on CUDA have two. What does not depend on the state that enters a slice of a sequence is in the first phase.
+    /// Numbers (`f32`) that the first phases of a forward and of a backward pass keep for the second ones, 0 where a pass has one
+    /// phase: long rows of `selective_scan` and `ssd` on CUDA have two. The first phase computes everything that does not depend
+    /// on the state that enters a slice of a sequence.
     pub fn ends_len(&self) -> [usize; 2] {
         let phases = self.problem.phases().zip(self.exec.stream());
         phases.map_or([0; 2], |(phases, stream)| phases.ends_len(stream))
@@ -211,8 +212,8 @@ pub trait ByPosition {
     fn written(&mut self) -> Written<'_>;
 }
 
-/// A prepared call of one operation, whose results and gradients have names. What it is asked about is that of the same call [by position](Prepared), which it
-/// gives.
+/// A prepared call of one operation, whose results and gradients have names. It dereferences to the same call
+/// [by position](Prepared), which answers all questions about it.
 pub struct Typed<'p, T>(Prepared<'p>, PhantomData<T>);
 
 impl<'p, T> Deref for Typed<'p, T> {

@@ -230,7 +230,7 @@ macro_rules! operation {
         }
 
         $crate::ops::builder::builder! {
-            /// Cotangents: the gradients of a loss by the outputs, shaped as these. What is `None` counts as zero.
+            /// Cotangents: the gradients of a loss by the outputs, shaped as these. A cotangent of `None` counts as zero.
             #[derive(Debug, Default, Clone, Copy)]
             pub struct Cotangents<'a> {
                 $( #[doc = concat!("By `", stringify!($result), "`.")] pub $result: Option<$crate::tensor::View<'a>>, )*

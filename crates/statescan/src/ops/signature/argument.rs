@@ -9,7 +9,7 @@ pub enum Role {
     Activation,
     /// A weight.
     Parameter,
-    /// A carried state. Where sequences are packed its leading axes are theirs.
+    /// A carried state. Its leading axes are those of the sequences if these are packed.
     State,
     /// Integers: sequence bounds, indices.
     Index,

@@ -18,8 +18,9 @@
 //! | state_batch_indices | (B,) | i32 or i64: the state that a row uses, negative for none |
 //! | -> y | (B, J, P) | |
 //!
-//! Each argument may have its own storage type and any strides; states whose columns lie side by side in `f32` are updated where they are, others go
-//! through scratch memory. Where an index is negative, `y` is zero and no state is touched. Sums are `f32`, or `f64` where `v` or the state is.
+//! Each argument may have its own storage type and any strides; states whose columns lie side by side in `f32` are updated where
+//! they are, others go through scratch memory. A row with a negative index has a `y` of zero and touches no state. Sums are
+//! `f32`, or `f64` where `v` or the state is.
 //!
 //! **CUDA.** Everything runs there but a `v` or a state in `f64`, as one kernel that reads and writes each state once. Only the device reads indices: one
 //! that is out of range counts as negative, one that is used twice gives wrong results.

@@ -314,7 +314,7 @@ impl<'a, T: Real> Back<'_, '_, 'a, T> {
         }
     }
 
-    /// Loads a tile. Where the states before its first step are: in that number of `before`, or else in the row.
+    /// Loads a tile, and returns the place of the states before its first step: that number in `before`, or else the row.
     #[inline(always)]
     fn load<S: Isa, F: Field<T, S>>(&mut self, simd: S, tile: usize) -> Option<usize> {
         let (start, steps) = self.steps(tile);

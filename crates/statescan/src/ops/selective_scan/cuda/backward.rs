@@ -193,8 +193,8 @@ impl Backward<'_, '_> {
         self.sources.y.map(|y| y.dtype()).filter(|y| y.size() > x.size()).unwrap_or(x)
     }
 
-    /// Complex states and gains take registers, and so do marks of sequences. Where states lie by sequence, what a change of sequence takes is
-    /// repeated for all that a thread has, and compiled as often.
+    /// Complex states and gains take registers, and so do marks of sequences. With states by sequence, the code for a change of
+    /// sequence is repeated for every state of a thread, and compiled as often.
     fn room(&self) -> Room {
         let p = self.call.problem;
         let states = match (p.complex, self.has_gain()) {

@@ -18,8 +18,9 @@
 //! | state_batch_indices | (B,) | i32 or i64: the state that a row uses, negative for none |
 //! | -> y | (B, H) | complex; real with `d` |
 //!
-//! Each argument may have its own storage type and any strides. Where an index is negative, `y` is zero and no state is touched.
-//! Sums are `f32`, or `f64` where `u` or the state is. The maps are read once for up to 64 rows, where they lie; nothing is packed.
+//! Each argument may have its own storage type and any strides. A row with a negative index has a `y` of zero and touches no
+//! state. Sums are `f32`, or `f64` where `u` or the state is. The maps are read once for up to 64 rows, where they lie; nothing
+//! is packed.
 //!
 //! **CUDA.** Everything runs there but a `u` or a state in `f64`. Only the device reads indices: one that is out of range counts as negative,
 //! one that is used twice gives wrong results.
