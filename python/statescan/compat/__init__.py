@@ -2,6 +2,7 @@
 
 Import a function from here, or call `install()` once: code that imports these functions from those packages then gets them where
 the packages are missing, and with `install(replace=True)` where they are installed, too. `report()` says what runs on what.
+The modules `vllm` and `flashinfer` have the functions of these engines, for whoever imports them from here.
 """
 
 from ._standins import install, report

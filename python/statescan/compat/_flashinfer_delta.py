@@ -1,0 +1,267 @@
+"""The gated delta rule of flashinfer 0.7.2, `flashinfer.gdn_prefill` and `flashinfer.gdn_decode`, as `flashinfer` here has it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import functions
+from .._pool import StatePool
+from . import _serving as serving
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: Tensor | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    output: Tensor | None = None,
+    output_state: Tensor | None = None,
+    state_checkpoints: Tensor | None = None,
+    checkpoint_cu_starts: Tensor | None = None,
+    checkpoint_every_n_tokens: int = 0,
+    use_cp: str | bool = "auto",
+    state_indices: Tensor | None = None,
+    _cp_chunk_len: int | None = None,
+    backend: str = "auto",
+    max_seqlen: int | None = None,
+) -> Any:
+    """The gated delta rule of packed sequences.
+
+    Args:
+        q, k, v: (tokens, heads, width), with more heads of v, or of q, than of the others.
+        g: (tokens, most heads), the decay itself, and not its logarithm. One below 1.2e-38 counts as that.
+        beta: (tokens, most heads).
+        initial_state: (sequences, most heads, value_width, key_width), or with `state_indices` a pool of slots.
+        cu_seqlens: (sequences + 1,), the bounds of sequences.
+        output, output_state: are filled with the results; `output_state` is a pool with `state_indices`. Where it is
+            `initial_state` itself, states are changed where they lie.
+        state_checkpoints: (checkpoints, most heads, value_width, key_width), receives the states after each
+            `checkpoint_every_n_tokens` tokens of a sequence, which may be any number. Sequences are scanned piece by piece then.
+        checkpoint_cu_starts: (sequences + 1,), where the checkpoints of each sequence begin.
+        state_indices: (sequences,), the slot of each; a negative one is padding.
+
+    Returns:
+        y, (tokens, most heads, value_width); with `output_final_state` also `output_state`.
+    """
+    name = "chunk_gated_delta_rule"
+    if cu_seqlens is None:
+        raise TypeError(f"{name}: `cu_seqlens` must be given")
+    if checkpoint_every_n_tokens and (state_checkpoints is None or checkpoint_cu_starts is None):
+        raise ValueError(f"{name}: `state_checkpoints` and `checkpoint_cu_starts` must be given with `checkpoint_every_n_tokens`")
+    if state_indices is not None and (initial_state is None or (output_final_state and output_state is None)):
+        raise ValueError(f"{name}: `state_indices` are of slots of `initial_state` and `output_state`, which must be given")
+    if q.shape[1] > v.shape[1]:
+        # a key for several queries: each has a state of its own
+        k, v = (tensor.repeat_interleave(q.shape[1] // v.shape[1], dim=1) for tensor in (k, v))
+    # a chunk's decays are differences of logarithms, which infinite ones have not
+    g = None if g is None else g.clamp(min=torch.finfo(torch.float32).tiny).log()
+    tensors = [None if tensor is None else tensor[None] for tensor in (q, k, v, g, beta)]
+    options = {"scale": scale, "qk_l2norm": use_qk_l2norm_in_kernel}
+    scan = serving.delta_scan(*tensors, **options)
+    states = None if initial_state is None else initial_state.transpose(-1, -2)
+    if checkpoint_every_n_tokens:
+        if state_indices is not None:
+            states = states[state_indices.clamp(min=0).long()]
+        kept = (checkpoint_every_n_tokens, state_checkpoints, checkpoint_cu_starts)
+        y, after = _with_checkpoints(tensors, options, states, cu_seqlens, kept)
+    elif state_indices is None:
+        y, after = scan(states, cu_seqlens)
+    elif output_final_state and output_state is initial_state:
+        y, _ = scan(StatePool(states, state_indices), cu_seqlens)
+        return serving.filled(output, y[0]), output_state
+    else:
+        y, after = scan(states[state_indices.clamp(min=0).long()], cu_seqlens)
+    y = serving.filled(output, y[0])
+    if not output_final_state:
+        return y
+    after = after.transpose(-1, -2)
+    if state_indices is not None:
+        serving.put(output_state, state_indices, after)
+        return y, output_state
+    return y, serving.filled(output_state, after)
+
+
+def _with_checkpoints(tensors, options, before, cu_seqlens, kept):
+    """y and the final states of sequences that are scanned piece by piece, whose states at the ends of pieces are kept."""
+    every, checkpoints, starts = kept
+    bounds, starts = cu_seqlens.tolist(), starts.tolist()
+    pieces, places, last = [], [], []
+    for sequence, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+        # an empty sequence is one piece, too, whose state is the initial one
+        for begin in range(start, max(stop, start + 1), every):
+            end = min(begin + every, stop)
+            places += [(len(pieces), starts[sequence] + (end - start) // every - 1)] if end - begin == every else []
+            pieces.append((begin, end, sequence))
+        last.append(len(pieces) - 1)
+
+    def scan(at, initial):
+        q, k, v, g, beta = (None if tensor is None else tensor[:, at] for tensor in tensors)
+        return functions.gated_delta_rule(q, k, v, g, beta, initial, **options)
+
+    y, states = serving.in_pieces(scan, pieces, before)
+    if places:
+        piece, place = torch.tensor(places, device=states.device).t()
+        checkpoints[place] = states[piece].transpose(-1, -2).to(checkpoints.dtype)
+    return y, states[last]
+
+
+def _decode(states, tensors, read, write, raw, buffer=None, **options):
+    """Rows of a token or a few, (batch, tokens, ..), by states with keys first.
+
+    Args:
+        read, write: the slots, (batch,), write also (batch, tokens) or None for those that are read; None for row numbers.
+        raw: A_log and dt_bias.
+        buffer: (batch, tokens, ..) of states, which receives that after each token.
+    """
+    q, k, v, a, b = tensors
+    options |= {"A_log": raw[0], "dt_bias": raw[1], "beta_sigmoid": True}
+    if v.shape[1] == 1 and write is None and buffer is None:
+        one = [tensor[:, 0] for tensor in tensors]
+        return functions.gated_delta_rule_update(states, *one, state_batch_indices=read, **options)[:, None]
+    rows, steps = v.shape[:2]
+    read = torch.arange(rows, device=v.device) if read is None else read
+    write = read if write is None else write.to(read.dtype)
+    bounds = serving.even_bounds(rows, steps, v.device)
+    scan = serving.delta_scan(*serving.packed(*tensors), **options)
+    if buffer is not None:
+        serving.fill_each(scan, states, bounds, read, buffer[:, :steps])
+    if write.dim() == 2:
+        y = serving.after_each(scan, states, bounds, read, write)
+    else:
+        y, _ = scan(StatePool(states, read, torch.where(read >= 0, write, -1)), bounds)
+    return y.reshape(v.shape)
+
+
+def gated_delta_rule_decode_pretranspose(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+    output: Tensor | None = None,
+    use_qk_l2norm: bool = True,
+    initial_state: Tensor | None = None,
+    initial_state_indices: Tensor | None = None,
+    output_state_indices: Tensor | None = None,
+    intermediate_states_buffer: Tensor | None = None,
+    disable_state_update: bool = False,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """A token or a few of each row from raw gates: the decay is ``exp(-exp(A_log) softplus(a + dt_bias))``, sigmoid(b) is beta.
+
+    Args:
+        q, k: (batch, tokens, heads, key_width).
+        v: (batch, tokens, value_heads, value_width).
+        state: (batch, value_heads, value_width, key_width), or None with `initial_state`.
+        A_log, dt_bias: (value_heads,).
+        a, b: (batch, tokens, value_heads).
+        initial_state, initial_state_indices: a pool, (slots, value_heads, value_width, key_width), and the slot of each row; a
+            negative one is padding.
+        output_state_indices: (batch,), the slots that are written in the place of those.
+        intermediate_states_buffer: (batch, tokens, value_heads, value_width, key_width), receives the state after each token. A
+            row is scanned once for each of them then.
+        disable_state_update: whether the states stay as they are.
+
+    Returns:
+        y, shaped as v, and `state` or `initial_state`.
+    """
+    name = "gated_delta_rule_decode_pretranspose"
+    if (initial_state is None) != (initial_state_indices is None) or (initial_state is None) == (state is None):
+        raise ValueError(f"{name}: `state` must be given, or `initial_state` with `initial_state_indices`")
+    pool = state if initial_state is None else initial_state
+    write = output_state_indices
+    if disable_state_update:
+        write = torch.full((q.shape[0],), -1, device=q.device)
+    buffer = None if intermediate_states_buffer is None else intermediate_states_buffer.transpose(-1, -2)
+    options = {"scale": scale, "qk_l2norm": use_qk_l2norm}
+    y = _decode(pool.transpose(-1, -2), (q, k, v, a, b), initial_state_indices, write, (A_log, dt_bias), buffer=buffer, **options)
+    return serving.filled(output, y), pool
+
+
+def gated_delta_rule_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+    output: Tensor | None = None,
+    use_qk_l2norm: bool = True,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """`gated_delta_rule_decode_pretranspose` with a state of (batch, value_heads, key_width, value_width)."""
+    y = _decode(state, (q, k, v, a, b), None, None, (A_log, dt_bias), scale=scale, qk_l2norm=use_qk_l2norm)
+    return serving.filled(output, y), state
+
+
+def gated_delta_rule_mtp(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial_state: Tensor,
+    initial_state_indices: Tensor,
+    A_log: Tensor,
+    a: Tensor,
+    dt_bias: Tensor,
+    b: Tensor,
+    scale: float | None = None,
+    output: Tensor | None = None,
+    intermediate_states_buffer: Tensor | None = None,
+    ssm_state_indices: Tensor | None = None,
+    disable_state_update: bool | None = None,
+    use_qk_l2norm: bool = True,
+    output_state_indices: Tensor | None = None,
+    cache_replayssm: bool = False,
+    replayssm_rawv: None = None,
+    replayssm_rawk: None = None,
+    replayssm_g: None = None,
+    replayssm_beta: None = None,
+) -> tuple[Tensor, Tensor]:
+    """Several tokens of each row, as `gated_delta_rule_decode_pretranspose` with a pool has them.
+
+    Args:
+        ssm_state_indices: (batch, tokens), the slots that the states after tokens are left in, and no others. A row is scanned
+            once for each token then.
+        disable_state_update: whether the pool stays as it is: True if it is None, as in flashinfer before 0.8.
+        cache_replayssm, replayssm_rawv, replayssm_rawk, replayssm_g, replayssm_beta: are refused.
+        (the others): as in `gated_delta_rule_decode_pretranspose`.
+
+    Returns:
+        y, shaped as v, and `initial_state`.
+    """
+    name = "gated_delta_rule_mtp"
+    replay = {"replayssm_rawv": replayssm_rawv, "replayssm_rawk": replayssm_rawk, "replayssm_beta": replayssm_beta}
+    serving.refuse(name, cache_replayssm=cache_replayssm, replayssm_g=replayssm_g, **replay)
+    still = True if disable_state_update is None else disable_state_update
+    buffer, write = intermediate_states_buffer, output_state_indices
+    if ssm_state_indices is not None and (still or buffer is not None):
+        other = "disable_state_update" if still else "intermediate_states_buffer"
+        raise ValueError(f"{name}: `ssm_state_indices` excludes `{other}`")
+    write = output_state_indices if ssm_state_indices is None else ssm_state_indices
+    if still:
+        write = torch.full((q.shape[0],), -1, device=q.device)
+    y = _decode(
+        initial_state.transpose(-1, -2),
+        (q, k, v, a, b),
+        initial_state_indices,
+        write,
+        (A_log, dt_bias),
+        buffer=None if buffer is None else buffer.transpose(-1, -2),
+        scale=scale,
+        qk_l2norm=use_qk_l2norm,
+    )
+    return serving.filled(output, y), initial_state
