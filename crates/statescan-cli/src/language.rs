@@ -41,6 +41,9 @@ pub struct LanguageArgs {
     /// The type of weights on a GPU; the one that they have if not given
     #[arg(long = "type", value_enum, value_name = "TYPE")]
     pub dtype: Option<WeightType>,
+    /// Multiply in 32 bits, where processors with AMX would round what they multiply with weights in bf16 to bf16 too
+    #[arg(long, conflicts_with = "device")]
+    pub exact: bool,
     /// Where and how to compute.
     #[command(flatten)]
     pub exec: ExecArgs,
@@ -64,7 +67,7 @@ impl LanguageArgs {
     /// # Errors
     /// A device that there is not, a folder that has no model or no tokenizer.
     pub(crate) fn load(&self, folder: Option<&Path>) -> Result<Language> {
-        let exec = self.exec.exec()?;
+        let exec = self.exec.exec()?.with_exact_products(self.exact);
         if self.dtype.is_some() && exec.device() == Device::Cpu {
             return Err(Error::Usage { option: "the device of --type", expected: "a GPU", got: self.exec.device.clone() });
         }

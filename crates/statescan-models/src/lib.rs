@@ -30,7 +30,7 @@
 //! [`Session`] takes steps back. [`Model::save_snapshot`] keeps the logits after the last token too, so that a text goes on without another
 //! one. Its bits, and those of logits, depend on the sequence's tokens alone, not on how they were divided among calls,
 //! on other sequences of the same call or on the number of threads, for every kind of model. That decides how a model is computed: products
-//! are [`statescan::linear`], which sums every row in the same order, and the scan of Mamba-2 goes step by step as Mamba's does, as the
+//! are [`statescan::linear`], which sums every row in the same order, as [`with_exact_products`](statescan::Exec::with_exact_products) says, and the scan of Mamba-2 goes step by step as Mamba's does, as the
 //! chunks of [`ssd`](statescan::ops::ssd) would begin where a call begins. Attention is products and a softmax of whole rows: it is for the few layers that a
 //! hybrid has of it, and not for long contexts.
 //!

@@ -29,6 +29,7 @@ pub struct Exec {
     threads: usize,
     crew: Option<Crew>,
     level: Level,
+    exact: bool,
     cuda: Option<Stream>,
     workspace: Workspace,
 }
@@ -44,7 +45,14 @@ impl Exec {
         };
         let pool = (threads > 1).then(|| Arc::new(Pool::new(threads - 1)));
         let threads = pool.as_ref().map_or(1, |pool| pool.helpers() + 1);
-        Exec { threads, crew: pool.map(Crew::Own), level: Level::best(), cuda: None, workspace: Workspace::default() }
+        Exec {
+            threads,
+            crew: pool.map(Crew::Own),
+            level: Level::best(),
+            exact: false,
+            cuda: None,
+            workspace: Workspace::default(),
+        }
     }
 
     /// The CPU with threads of another library, at most so many of them: threads of two libraries on the same cores wait for each other,
@@ -99,6 +107,12 @@ impl Exec {
         Ok(self)
     }
 
+    /// The same, whose [products of rows](crate::linear) leave the rows in `f32` whatever the weights are. Without it they are rounded to bf16 for weights in
+    /// bf16 where the processor has AMX. Operations and GPUs know no difference.
+    pub fn with_exact_products(self, exact: bool) -> Self {
+        Exec { exact, ..self }
+    }
+
     /// The same, and products of `f32` matrices on tensor cores may round their factors to tf32, the 11 leading bits, which takes a third of the
     /// instructions: an error of about 5e-4 in place of 1e-6. Sums, states and elementwise functions stay `f32`; the CPU and 16-bit inputs know no
     /// difference. It is off unless asked for.
@@ -144,6 +158,11 @@ impl Exec {
     /// Number of threads.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// Whether products leave rows in `f32`.
+    pub(crate) fn exact_products(&self) -> bool {
+        self.exact
     }
 
     /// The instruction set that kernels use.

@@ -63,10 +63,10 @@ impl<'m, T: Element> Matrix<'m, T> {
 
 /// Where the rows of results go.
 pub(super) struct Target<'y> {
-    elements: Divided<'y, f32>,
-    pitch: isize,
+    pub(super) elements: Divided<'y, f32>,
+    pub(super) pitch: isize,
     /// The first output.
-    first: usize,
+    pub(super) first: usize,
 }
 
 impl Target<'_> {
@@ -77,10 +77,10 @@ impl Target<'_> {
 
 /// One product.
 pub(super) struct Rows<'p, T> {
-    x: Matrix<'p, f32>,
-    weight: Matrix<'p, T>,
-    bias: Option<&'p [f32]>,
-    y: Target<'p>,
+    pub(super) x: Matrix<'p, f32>,
+    pub(super) weight: Matrix<'p, T>,
+    pub(super) bias: Option<&'p [f32]>,
+    pub(super) y: Target<'p>,
 }
 
 impl<'p, T: Weight> Rows<'p, T> {
@@ -187,7 +187,9 @@ fn strips<T: Weight, S: Isa>(simd: S, rows: &Rows<'_, T>, outputs: Range<usize>,
     while first < chosen.end {
         first += match chosen.end - first {
             ROWS.. if S::F32_LANES == MAX_LANES => strip::<ROWS, T, S>(simd, rows, &outputs, first),
+            4.. if S::F32_LANES == MAX_LANES => strip::<4, T, S>(simd, rows, &outputs, first),
             FEW_ROWS.. if S::F32_LANES < MAX_LANES => strip::<FEW_ROWS, T, S>(simd, rows, &outputs, first),
+            2.. => strip::<2, T, S>(simd, rows, &outputs, first),
             _ => strip::<1, T, S>(simd, rows, &outputs, first),
         };
     }
@@ -224,8 +226,8 @@ impl<const R: usize, T: Weight> Kernel for Tile<'_, '_, R, T> {
         let w: [Array<'_, T>; OUTPUTS] = core::array::from_fn(|o| weight.at(self.output + o.min(self.count - 1), 0));
         let mut sums = [[V::splat(simd, 0f32); OUTPUTS]; R];
         for k in (0..whole).step_by(lanes) {
-            // One row waits for its weights, and rows of 16 bits end too soon for the processor to prefetch the next ones by itself.
-            if R == 1 && size_of::<T>() < size_of::<f32>() && k % (LINE / size_of::<T>()) == 0 {
+            // Few rows wait for their weights, and those of 16 bits end too soon for the processor to prefetch the next ones by itself.
+            if R < ROWS && size_of::<T>() < size_of::<f32>() && k % (LINE / size_of::<T>()) == 0 {
                 for o in 0..OUTPUTS {
                     prefetch_row(weight.address(self.output + OUTPUTS + o, k).cast(), LINE);
                 }

@@ -1,11 +1,28 @@
 //! Products of rows: against the oracle over types, sizes and instruction sets, and the same bits however rows come together.
 
 use crate::common::{self, Layout, Rng, normal};
+use half::bf16;
 use statescan::tensor::ErrorBound;
 use statescan::{DType, Error, Exec, Level, Tensor, View, ViewMut, linear};
 
+/// Every way of taking products: instruction sets, and tiles of bf16 where the processor has them.
 fn executors() -> impl Iterator<Item = Exec> {
-    Level::available().flat_map(|level| [1, 3].map(|threads| Exec::cpu(threads).with_level(level).unwrap()))
+    let levels = Level::available().map(|level| Exec::cpu(1).with_level(level).unwrap().with_exact_products(true));
+    let tiles = Exec::cpu(1);
+    let has_tiles = linear::rounds_rows(&tiles, DType::BF16);
+    if !has_tiles {
+        eprintln!("products of bf16 in tiles are skipped: this processor has none");
+    }
+    levels.chain(has_tiles.then_some(tiles))
+}
+
+/// Rows as a product takes them.
+fn rounded(exec: &Exec, x: &Tensor, weights: DType) -> Tensor {
+    let mut numbers = x.to_vec::<f32>().unwrap();
+    if linear::rounds_rows(exec, weights) {
+        numbers.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32());
+    }
+    Tensor::from_slice(exec, &numbers, &x.shape()).unwrap()
 }
 
 fn product(exec: &Exec, x: View<'_>, weight: &Tensor, bias: Option<View<'_>>) -> Vec<f32> {
@@ -19,15 +36,15 @@ fn product(exec: &Exec, x: View<'_>, weight: &Tensor, bias: Option<View<'_>>) ->
 fn products_agree_with_the_oracle() {
     let mut rng = Rng::new(1);
     for dtype in [DType::F32, DType::BF16, DType::F16] {
-        for (rows, inputs, outputs) in
-            [(1, 1, 1), (0, 5, 4), (3, 0, 4), (2, 5, 0), (1, 48, 35), (13, 17, 9), (100, 67, 131), (7, 300, 64)]
-        {
+        let sizes = [(1, 1, 1), (0, 5, 4), (3, 0, 4), (2, 5, 0), (1, 48, 35), (13, 17, 9), (100, 67, 131), (7, 300, 64)];
+        for (rows, inputs, outputs) in sizes.into_iter().chain([(33, 64, 80), (130, 32, 33), (600, 31, 16)]) {
             let x = normal(&mut rng, DType::F32, &[rows, inputs], Layout::Dense, 1.0);
             let weight = normal(&mut rng, dtype, &[outputs, inputs], Layout::Dense, 1.0);
             let bias = normal(&mut rng, dtype, &[outputs], Layout::Scattered, 1.0);
             for bias in [None, Some(bias.view())] {
-                let expected = linear::reference::forward(&x.view(), &weight.view(), bias.as_ref());
                 for exec in executors() {
+                    let x = rounded(&exec, &x, dtype);
+                    let expected = linear::reference::forward(&x.view(), &weight.view(), bias.as_ref());
                     let y = product(&exec, x.view(), &weight, bias);
                     let got = Tensor::from_slice(&exec, &y, &[rows, outputs]).unwrap();
                     let bound = ErrorBound::for_scan(DType::F32, inputs);
@@ -43,18 +60,30 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
     let mut rng = Rng::new(2);
     let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
     for dtype in [DType::F32, DType::BF16, DType::F16] {
-        let (rows, inputs, outputs) = (110, 83, 70);
-        let x = normal(&mut rng, DType::F32, &[rows, inputs], Layout::Dense, 1.0);
-        let weight = normal(&mut rng, dtype, &[outputs, inputs], Layout::Dense, 1.0);
-        for level in Level::available() {
-            let [exec, alone] = [2, 1].map(|threads| Exec::cpu(threads).with_level(level).unwrap());
-            let whole = product(&exec, x.view(), &weight, None);
-            for part in [0..1, 5..6, 109..110, 0..97, 3..10, 96..110] {
-                let y = product(&alone, x.view().slice(0, part.clone()), &weight, None);
-                assert_eq!(bits(&y), bits(&whole[part.start * outputs..part.end * outputs]), "{level} {dtype} {part:?}");
+        for (rows, inputs, outputs) in [(110, 83, 70), (530, 64, 96)] {
+            let x = normal(&mut rng, DType::F32, &[rows, inputs], Layout::Dense, 1.0);
+            let weight = normal(&mut rng, dtype, &[outputs, inputs], Layout::Dense, 1.0);
+            for alone in executors() {
+                let several = Exec::cpu(3).with_level(alone.level()).unwrap();
+                let several = several.with_exact_products(!linear::rounds_rows(&alone, DType::BF16));
+                let whole = product(&several, x.view(), &weight, None);
+                for part in [0..1, 5..6, rows - 1..rows, 0..97, 3..10, 14..18, 96..rows] {
+                    let y = product(&alone, x.view().slice(0, part.clone()), &weight, None);
+                    let of_whole = &whole[part.start * outputs..part.end * outputs];
+                    assert_eq!(bits(&y), bits(of_whole), "{alone:?} {dtype} {part:?}");
+                }
             }
         }
     }
+}
+
+#[test]
+fn products_are_exact_where_that_is_asked_for() {
+    let (x, exec) = ([1.0f32 + 1.0 / 1024.0], Exec::cpu(1));
+    let weight = Tensor::from_slice(&exec, &[bf16::ONE], &[1, 1]).unwrap();
+    let one = |exec: &Exec| product(exec, View::new(&x, &[1, 1]).unwrap(), &weight, None)[0];
+    assert_eq!(one(&exec.clone().with_exact_products(true)), x[0]);
+    assert_eq!(one(&exec), if linear::rounds_rows(&exec, DType::BF16) { 1.0 } else { x[0] });
 }
 
 #[test]
@@ -98,9 +127,11 @@ fn a_gradient_is_added_where_that_is_asked_for() {
 
 #[test]
 fn a_neighbour_that_is_not_a_number_stays_alone() {
-    let (x, weight) = ([1.0, 2.0, f32::NAN, 4.0, 5.0, 6.0], Tensor::from_slice(&Exec::cpu(1), &[1f32, 1.0], &[1, 2]).unwrap());
-    for exec in executors() {
-        let y = product(&exec, View::new(&x, &[3, 2]).unwrap(), &weight, None);
+    let x = [1.0, 2.0, f32::NAN, 4.0, 5.0, 6.0];
+    let weights =
+        [Tensor::from_slice(&Exec::cpu(1), &[1f32; 2], &[1, 2]), Tensor::from_slice(&Exec::cpu(1), &[bf16::ONE; 2], &[1, 2])];
+    for (exec, weight) in executors().flat_map(|exec| weights.each_ref().map(|weight| (exec.clone(), weight.as_ref().unwrap()))) {
+        let y = product(&exec, View::new(&x, &[3, 2]).unwrap(), weight, None);
         assert!(y[0] == 3.0 && y[1].is_nan() && y[2] == 11.0);
     }
 }
