@@ -76,10 +76,9 @@ impl<'m> Reader<'m> {
         Ok(())
     }
 
-    /// Tokens of each text that are best read at once.
-    pub(crate) fn part(&self) -> usize {
-        let rows = if matches!(self.place, Place::Host(..)) { ROWS[0] } else { ROWS[1] };
-        (rows / self.after.len().max(1)).max(1)
+    /// Tokens that a pass takes, of all texts together.
+    pub(crate) fn rows(&self) -> usize {
+        if matches!(self.place, Place::Host(..)) { ROWS[0] } else { ROWS[1] }
     }
 
     /// Reads more tokens of each text, or none.

@@ -109,6 +109,11 @@ impl LayerState {
         LayerState(self.0.iter().map(|(name, numbers)| (*name, vec![0.0; numbers.len()])).collect())
     }
 
+    /// Whether another one has as many numbers in each part.
+    pub(crate) fn is_like(&self, other: &LayerState) -> bool {
+        self.0.iter().map(|(name, numbers)| (name, numbers.len())).eq(other.0.iter().map(|(name, numbers)| (name, numbers.len())))
+    }
+
     /// The names of its parts.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|(name, _)| *name)

@@ -95,15 +95,15 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
     }
     while lanes.iter().any(|lane| lane.stage != Stage::Done) && !interrupted() {
         let begin = Instant::now();
-        let parts: Vec<_> = lanes.iter().map(|lane| lane.next(reader.part())).collect();
+        let in_prompt = lanes.iter().any(|lane| lane.stage == Stage::Prompt);
+        let parts = parts(lanes, in_prompt, reader.rows());
         reader.read(&parts)?;
         let counts: Vec<_> = parts.iter().map(|part| part.len()).collect();
-        let in_prompt = lanes.iter().any(|lane| lane.stage == Stage::Prompt);
         for (lane, count) in lanes.iter_mut().zip(&counts) {
             lane.read += count;
             bar.inc(if lane.stage == Stage::Prompt { *count as u64 } else { 0 });
         }
-        if in_prompt && lanes.iter().all(|lane| lane.read == lane.input.len()) {
+        if in_prompt && lanes.iter().all(|lane| lane.stage != Stage::Prompt || lane.read == lane.input.len()) {
             // the text begins where the bar was
             bar.finish_and_clear();
         }
@@ -126,11 +126,22 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
     Ok(Ended { paces, unread: lanes.iter().map(unread).sum() })
 }
 
+/// What each text reads in a pass of so many rows: as long as there are prompts, these one behind the other, for a text takes many tokens in less time
+/// than many texts take one, and after them a token of each.
+fn parts<'l>(lanes: &'l [Lane<'_>], in_prompt: bool, mut rows: usize) -> Vec<&'l [u32]> {
+    let part = |lane: &'l Lane<'_>| {
+        let part = if in_prompt && lane.stage != Stage::Prompt { &[] } else { lane.next(rows) };
+        rows -= part.len();
+        part
+    };
+    lanes.iter().map(part).collect()
+}
+
 /// Reads the prompt that all texts begin with, and makes each a text of its own.
 fn read_once(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], bar: &ProgressBar) -> Result<Pace> {
     let (begin, mut read) = (Instant::now(), 0);
     while read < lanes[0].input.len() && !interrupted() {
-        let part = lanes[0].input[read..].iter().copied().take(reader.part()).collect::<Vec<_>>();
+        let part = lanes[0].input[read..].iter().copied().take(reader.rows()).collect::<Vec<_>>();
         reader.read(&[&part])?;
         read += part.len();
         bar.inc((part.len() * lanes.len()) as u64);
@@ -151,7 +162,7 @@ pub(crate) fn check(prompt: &[u32], vocab: usize) -> Result<()> {
 /// How much of long prompts has been read, on a terminal.
 fn bar(lanes: &[Lane<'_>], reader: &Reader<'_>, quiet: bool) -> ProgressBar {
     let tokens: usize = lanes.iter().map(|lane| lane.input.len()).sum();
-    match quiet || lanes.iter().all(|lane| lane.input.len() <= reader.part()) {
+    match quiet || tokens <= reader.rows() {
         true => ProgressBar::hidden(),
         false => progress::reading(reader.model(), "prefill: {pos} of {len} tokens, {rate} tokens/s, {left} left", tokens),
     }

@@ -1,6 +1,7 @@
 //! Room for the activations of a pass, on any device, which grows to the largest.
 
 use crate::error::Result;
+use crate::state::LayerState;
 use statescan::tensor::{Tensor, Workspace};
 use statescan::{DType, Exec, View, ViewMut};
 
@@ -76,6 +77,8 @@ pub(crate) struct Rooms {
     pub(crate) workspace: Workspace,
     /// The values that a forward pass saves for the backward pass.
     pub(crate) saved: Workspace,
+    /// States whose numbers have no use any more.
+    pub(super) spare: Vec<LayerState>,
 }
 
 impl Rooms {

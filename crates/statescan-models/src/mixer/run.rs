@@ -147,7 +147,11 @@ impl<'r> Run<'r> {
             });
             return self.forward(x, grown.collect::<Result<_>>()?, rooms, false);
         }
-        let mut next: Vec<LayerState> = states.iter().map(|carried| carried.state.zeros_like()).collect();
+        let room = |Carried { state, .. }: &Carried<'_>| {
+            let spare = rooms.spare.pop().filter(|spare| spare.is_like(state));
+            spare.unwrap_or_else(|| state.zeros_like())
+        };
+        let mut next: Vec<LayerState> = states.iter().map(room).collect();
         let mut parts = Vec::with_capacity(states.len());
         for (Carried { state, rows, steps, .. }, after) in states.iter().zip(&mut next) {
             let ends = shapes.iter().zip(state.all().zip(after.all_mut())).map(|(shape, (before, after))| {
@@ -159,7 +163,8 @@ impl<'r> Run<'r> {
             parts.push(Part { rows: rows.clone(), states, ..Part::whole(*steps) });
         }
         let last = self.forward(x, parts, rooms, false)?;
-        states.iter_mut().zip(next).for_each(|(carried, next)| *carried.state = next);
+        let before = states.iter_mut().zip(next).map(|(carried, next)| std::mem::replace(carried.state, next));
+        rooms.spare.extend(before);
         Ok(last)
     }
 }

@@ -146,7 +146,7 @@ impl Mix for Mamba {
         rooms.grow(run.device.exec(), (x.dtype(), rows), run.config.inner, &self.columns(run.config))?;
         let scans = pass.frame().forward(x, parts, rooms)?;
         pass.maps(rows, rooms)?;
-        let Rooms { mixed, own: [projected, conv, maps, normed_maps, dt, ..], workspace, saved } = rooms;
+        let Rooms { mixed, own: [projected, conv, maps, normed_maps, dt, ..], workspace, saved, .. } = rooms;
         let maps = if self.norms { normed_maps } else { maps };
         for (rows, steps, states) in scans {
             let [projected, conv, dt, maps] = [&*projected, &*conv, &*dt, &*maps].map(|room| part(room, &rows));
