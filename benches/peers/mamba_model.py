@@ -1,8 +1,8 @@
-"""Prefill, decoding and training of a Mamba of 130m weights: `transformers` on its own path and on this package, and the program.
+"""Prefill, decoding and training of a Mamba or Mamba-2 of 130m: `transformers`, alone and on this package, and the program.
 
 pip install . torch transformers
 cargo build --release
-python benches/peers/mamba_model.py [--device cuda]
+python benches/peers/mamba_model.py [--family mamba2] [--device cuda]
 """
 
 import argparse
@@ -18,17 +18,24 @@ import statescan.compat
 
 statescan.compat.install()
 
-from transformers import MambaConfig, MambaForCausalLM  # noqa: E402
+from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM  # noqa: E402
 
 # rows and tokens of each; the program has the same
 PROMPTS = {"cpu": (1, 1024), "cuda": (4, 2048)}
+SIZES = {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 24}
+# a model, and what the program calls it
+OF_MAMBA2 = {"num_heads": 24, "n_groups": 1, "tie_word_embeddings": True}
+FAMILIES = {
+    "mamba": (lambda: MambaForCausalLM(MambaConfig(**SIZES)), "130m"),
+    "mamba2": (lambda: Mamba2ForCausalLM(Mamba2Config(**SIZES, **OF_MAMBA2)), "mamba2-130m"),
+}
 TYPES = {"cpu": (("float32", "f32"), ("bfloat16", "bf16")), "cuda": (("bfloat16", "bf16"),)}
 
 
 def paths(model):
     """The functions that a model's module chose when it was imported, and its own slow ones, by name."""
     module = sys.modules[type(model).__module__]
-    chosen = {name: f for name, f in vars(module).items() if name.startswith(("mamba_", "causal_")) and hasattr(f, "__wrapped__")}
+    chosen = {name: f for name, f in vars(module).items() if name.startswith(("mamba", "causal_")) and hasattr(f, "__wrapped__")}
     return module, {"statescan": chosen, "own path": {name: f.__wrapped__ for name, f in chosen.items()}}
 
 
@@ -104,6 +111,7 @@ def line(dtype, what, prefill, decode, training, tokens):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=PROMPTS, default="cpu")
+    parser.add_argument("--family", choices=FAMILIES, default="mamba")
     parser.add_argument("--program", default="target/release/statescan")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
@@ -111,13 +119,13 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    config = MambaConfig(vocab_size=50280, hidden_size=768, num_hidden_layers=24)
+    make, size = FAMILIES[args.family]
     tokens = torch.randint(50280, PROMPTS[args.device], device=args.device)
     on_gpu = args.device == "cuda"
     names = f"{'prefill ms':>10} {'tokens/s':>9} {'decode ms':>10} {'tokens/s':>9}" + (f" {'step ms':>9}" if on_gpu else "")
     print(f"{'type':<9} {'':<26} {names}")
     for dtype, short in TYPES[args.device]:
-        model = MambaForCausalLM(config).to(args.device, getattr(torch, dtype)).eval()
+        model = make().to(args.device, getattr(torch, dtype)).eval()
         times = by_path(model, args.runs, lambda model=model: generate(model, tokens, args.steps))
         for path, (prefill, decode) in times.items():
             training = median_training(model, tokens, args.runs) if on_gpu and path == "statescan" else None
@@ -126,7 +134,7 @@ def main():
         # the program needs the memory
         torch.cuda.empty_cache()
         where = ["--device", "cuda"] if on_gpu else ["--threads", str(args.threads)]
-        command = [args.program, "bench", "model", "--size", "130m", "--quick", "--json", "--dtype", short, *where]
+        command = [args.program, "bench", "model", "--size", size, "--quick", "--json", "--dtype", short, *where]
         ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         rows = [json.loads(row) for row in ran.stdout.splitlines()]
         took = {row["pass"]: row["median_ns"] / 1e9 for row in rows}

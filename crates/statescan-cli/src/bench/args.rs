@@ -3,7 +3,7 @@
 use crate::exec::TypeName;
 use clap::{Args, ValueEnum};
 
-/// Sizes of Mamba that were published.
+/// Sizes of Mamba and Mamba-2 that were published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Size {
     /// 768 wide, 24 blocks.
@@ -18,6 +18,9 @@ pub enum Size {
     /// 2560 wide, 64 blocks.
     #[value(name = "2.8b")]
     Of2800m,
+    /// Mamba-2, 768 wide, 24 blocks.
+    #[value(name = "mamba2-130m")]
+    Mamba2Of130m,
 }
 
 /// The arguments of `bench`.
@@ -43,6 +46,9 @@ pub struct BenchArgs {
     /// Instruction set: scalar, neon, avx2 or avx512; the widest one if not given
     #[arg(long, value_name = "L")]
     pub level: Option<String>,
+    /// With `model`: multiply in 32 bits, where processors with AMX would round to bf16
+    #[arg(long, conflicts_with = "device")]
+    pub exact: bool,
     /// cpu, cuda, or cuda:N for the device with this number
     #[arg(long, value_name = "DEVICE", default_value = "cpu", conflicts_with_all = ["threads", "level"])]
     pub device: String,

@@ -33,12 +33,15 @@ impl Size {
 
     fn config(self) -> Config {
         let (dim, layers) = match self {
-            Size::Of130m => (768, 24),
+            Size::Of130m | Size::Mamba2Of130m => (768, 24),
             Size::Of370m => (1024, 48),
             Size::Of1400m => (2048, 48),
             Size::Of2800m => (2560, 64),
         };
-        Config::mamba(VOCAB, dim, layers)
+        match self {
+            Size::Mamba2Of130m => Config::mamba2(VOCAB, dim, layers, 64),
+            _ => Config::mamba(VOCAB, dim, layers),
+        }
     }
 }
 
@@ -67,7 +70,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<u8> {
     let on_device = cuda_device(&args.device)?.map(Exec::cuda).transpose()?.map(Bench::new).transpose()?;
     let counts = if args.threads.is_empty() { &[0][..] } else { &args.threads };
     let level = args.level.as_deref().map(level).transpose()?.unwrap_or(Level::best());
-    let execs = counts.iter().map(|&n| Ok(Exec::cpu(threads("--threads", n)?).with_level(level)?)).collect::<Result<Vec<_>>>()?;
+    let exec = |&n| Ok(Exec::cpu(threads("--threads", n)?).with_level(level)?.with_exact_products(args.exact));
+    let execs = counts.iter().map(exec).collect::<Result<Vec<_>>>()?;
     let bar = progress(sizes.len() * dtypes.len() * execs.len());
     if !args.json {
         let header = ["size", "type", "threads", "pass", "tokens", "median", "tokens/s", "share of"];
@@ -141,7 +145,7 @@ impl Row {
     fn json(&self) -> String {
         let Row { size, dtype, device, threads, pass, tokens, floor, time, share } = self;
         json!({
-            "model": format!("mamba-{size}"),
+            "model": if size.starts_with("mamba") { size.clone() } else { format!("mamba-{size}") },
             "dtype": dtype.to_string(),
             "device": device.to_string(),
             "threads": threads,
@@ -166,5 +170,5 @@ impl Row {
 
 fn columns(fields: &[&str; 8]) -> String {
     let [size, dtype, threads, pass, tokens, median, rate, share] = fields;
-    format!("{size:<6} {dtype:<5} {threads:>7} {pass:<8} {tokens:>6} {median:>10} {rate:>9}  {share}")
+    format!("{size:<11} {dtype:<5} {threads:>7} {pass:<8} {tokens:>6} {median:>10} {rate:>9}  {share}")
 }
