@@ -8,7 +8,7 @@ use core::convert::Infallible;
 pub(crate) struct Absent(Infallible);
 
 impl Absent {
-    /// Nobody comes here.
+    /// Ends a path that no value can reach.
     pub(crate) fn never(&self) -> ! {
         match self.0 {}
     }

@@ -159,7 +159,7 @@ impl<P: Parameter, const COUNT: usize> Parameter for [P; COUNT] {
 pub struct Address<E>(u64, PhantomData<E>);
 
 impl<E> Address<E> {
-    /// Nowhere.
+    /// The null pointer.
     pub const NULL: Self = Address(0, PhantomData);
 
     /// Elements at an address.

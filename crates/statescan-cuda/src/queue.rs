@@ -14,7 +14,7 @@ use std::rc::Rc;
 type Found = Rc<RefCell<Vec<Box<dyn Any>>>>;
 
 thread_local! {
-    /// Those of this thread's last keys.
+    /// The findings of this thread's last keys.
     static KNOWN: RefCell<Recent<Vec<u64>, Found>> = const { RefCell::new(Recent::new()) };
     /// The words of the last key, for the memory that they have.
     static SPARE: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };

@@ -65,7 +65,7 @@ pub trait AsStream {
     /// The stream.
     ///
     /// # Errors
-    /// That there is none.
+    /// The reason why there is none.
     fn as_stream(&self) -> Result<&Stream, Self::Error>;
 }
 

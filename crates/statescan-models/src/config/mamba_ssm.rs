@@ -31,7 +31,7 @@ const READ: [(Family, &[&str]); 2] = [
         ],
     ),
 ];
-/// Those that say how a layer begins, or how it is computed.
+/// Settings of a layer's initial weights or of the way it is computed, which have no effect here.
 const NO_EFFECT: [(Family, &[&str]); 2] = [
     (
         Family::Mamba,

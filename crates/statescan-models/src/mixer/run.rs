@@ -48,7 +48,7 @@ pub(crate) struct BackEnds<'e> {
     pub(crate) initial: Option<View<'e>>,
     /// The gradient by the state after the last step; zeros if there is none.
     pub(crate) last: Option<View<'e>>,
-    /// That by the one before the first step, to be written.
+    /// The gradient by the state before the first step, to be written.
     pub(crate) first: Option<ViewMut<'e>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests of models share: folders of test vectors, folders made by hand, comparison by bits.
+//! The helpers of tests of models: folders of test vectors, folders made by hand, comparison by bits.
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
@@ -160,7 +160,7 @@ impl Folder {
         if ["bamba", "granitemoehybrid"].contains(&family) { Self::hybrid(family) } else { Self::new(family) }
     }
 
-    /// The same with every weight rounded to a 16-bit type, and stored in it or in f32.
+    /// Rounds every weight to a 16-bit type, and stores it in that or in f32.
     pub fn rounded(mut self, dtype: Dtype, stored: bool) -> Self {
         for part in self.tensors.values_mut() {
             let numbers = part.2.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));

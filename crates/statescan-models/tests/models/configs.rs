@@ -6,7 +6,7 @@ use statescan::Exec;
 use statescan_models::{Config, Family, Kind, Package};
 use std::collections::BTreeSet;
 
-/// What another value of a setting does.
+/// The effect of another value of a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Effect {
     /// The model is another.

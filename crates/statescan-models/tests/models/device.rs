@@ -199,7 +199,7 @@ fn what_hybrids_keep_of_every_token_gets_more_room() {
     }
 }
 
-/// What an activation becomes when it is stored.
+/// Returns an activation as it is stored.
 fn stored(dtype: Dtype, x: f64) -> f64 {
     if dtype == Dtype::BF16 { half::bf16::from_f64(x).to_f64() } else { half::f16::from_f64(x).to_f64() }
 }

@@ -1,4 +1,4 @@
-//! What is no file, links, and what killed processes leave.
+//! Paths that are no files, links, and files that killed processes leave.
 
 use crate::common::Folder;
 use statescan_models::{Config, Model, write_file};

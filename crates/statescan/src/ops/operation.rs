@@ -281,7 +281,7 @@ fn state_name(call: &Call<'_>) -> &'static str {
     call.signature.in_place.map_or("state", |state| state.name)
 }
 
-/// That state, before the step.
+/// Returns the state that a step changes, before the step.
 fn state_of<'a>(call: &Call<'a>) -> Result<View<'a>> {
     let missing = Error::Presence { op: call.signature.name, argument: state_name(call), expected: "must be there" };
     call.state.ok_or(missing)
@@ -305,7 +305,7 @@ mod tests {
     use crate::ops::discretization::Discretization;
     use crate::ops::signature::Choice;
 
-    /// Those of all operations. They are taken while this is compiled, so that the tests do not have what runs the operations: all kernels.
+    /// The signatures of all operations. They are taken while this is compiled, so that the tests do not have what runs the operations: all kernels.
     const SIGNATURES: [&Signature; Operation::ALL.len()] = {
         let mut all = [Operation::ALL[0].signature; Operation::ALL.len()];
         let mut at = 1;

@@ -159,7 +159,7 @@ macro_rules! arguments {
                 call
             }
 
-            /// Those of a call by position that has what is required.
+            /// Returns the arguments of a call by position that has all required ones.
             #[allow(unused_mut, unused_variables, reason = "some operations have no options")]
             pub(crate) fn of_call(call: &$crate::ops::Call<'a>) -> Self {
                 let (mut views, mut values) = (call.views.into_iter(), call.values.into_iter());
@@ -335,7 +335,7 @@ macro_rules! operation {
         }
 
         impl<'a> Cotangents<'a> {
-            /// Those of a pass by position.
+            /// Returns the cotangents of a pass by position.
             pub(crate) fn of_given(given: &$crate::ops::Given<'a>) -> Self {
                 let [ $( $result ),* ] = given.cotangents;
                 Cotangents { $( $result ),* }

@@ -35,7 +35,7 @@ pub(crate) struct GateArgs<'g, 'a> {
 }
 
 impl Gates {
-    /// Those of arguments whose shapes were checked; `steps` are the axes of a time step before heads, `width` is that of keys.
+    /// Makes gates of arguments whose shapes were checked; `steps` are the axes of a time step before heads, `width` is that of keys.
     pub(crate) fn new(args: &GateArgs<'_, '_>, axes: usize, width: usize) -> Result<Self> {
         let GateArgs { op, g, beta, a_log, dt_bias, .. } = *args;
         let absent = |argument, expected| Err(Error::Presence { op, argument, expected });

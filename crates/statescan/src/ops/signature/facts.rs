@@ -23,7 +23,7 @@ impl Cost {
 pub enum TensorCores {
     /// None.
     Never,
-    /// Those that may round to tf32.
+    /// Calls that may round to tf32.
     Tf32,
     /// All on a GPU.
     Always,
@@ -65,7 +65,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Those of the base of signatures; the table of an operation has its own.
+    /// The facts of the base of signatures; the table of an operation has its own.
     pub(crate) const NONE: Facts = Facts {
         state_steps: "",
         forward: Cost::NOTHING,

@@ -35,7 +35,7 @@ struct Lines<A> {
 }
 
 impl<'m, A> Lines<ArrayOf<'m, u8, A>> {
-    /// Those of a row of the batch of a (B, D, L) tensor; none if time is not contiguous.
+    /// Returns the lines of a row of the batch of a (B, D, L) tensor; none if time is not contiguous.
     fn of(bytes: ArrayOf<'m, u8, A>, dtype: DType, strides: &[isize], batch: usize) -> Option<Self> {
         let size = dtype.size() as isize;
         let first = batch as isize * strides[0] * size;
@@ -190,7 +190,7 @@ struct Sums<'s, T: Real, S: Isa> {
 }
 
 impl<T: Real, S: Isa> Sums<'_, T, S> {
-    /// Those of a stretch, stored as the output wants them.
+    /// Computes the sums of a stretch, stored as the output wants them.
     #[inline(always)]
     fn stretch(&mut self, dtype: DType, from: Array<'_, T>, output: ArrayMut<'_, u8>, len: usize) {
         if dtype != T::DTYPE {

@@ -47,7 +47,7 @@ impl Shape {
         }
     }
 
-    /// Those of a backward pass.
+    /// Blocks of a backward pass that a multiprocessor must be able to hold.
     fn resident_backward(&self) -> usize {
         match (self.by_time, self.packed || !self.aligned, self.width) {
             (true, false, ..=4) => 7,

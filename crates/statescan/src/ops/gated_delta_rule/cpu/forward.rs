@@ -43,7 +43,7 @@ impl<'m, T: Real> Own<'m, T> {
         Own { bias, rate }
     }
 
-    /// Those of a head, for every row or every channel.
+    /// Fills in the parameters of a head, for every row or every channel.
     pub(super) fn fill(&mut self, problem: &Problem<'_>, head: usize) {
         let Some(a_log) = &problem.a_log else { return };
         self.rate.slice(0, ROWS).fill(rate(a_log, head));
@@ -222,7 +222,7 @@ impl<T: Real> Job<'_, '_, T> {
         }
     }
 
-    /// Those steps, of which everything is in scratch memory. `C` says that channels have their own decays.
+    /// Computes these steps, of which everything is in scratch memory. `C` says that channels have their own decays.
     #[inline(always)]
     fn steps<S: Isa, const C: bool>(&self, simd: S, (index, unit): (usize, &Unit), steps: usize, scratch: &mut Scratch<'_, T>) {
         let Scratch { keys, rates, read_k, read_q, states, v, y, u, .. } = scratch;

@@ -27,7 +27,7 @@ pub(in super::super) struct HeadRates<'r, T> {
 pub(in super::super) struct Rates<'m, T> {
     /// The decay of each row, 1 where channels have their own.
     pub decay: ArrayMut<'m, T>,
-    /// Those of channels, if they have their own.
+    /// The decays of channels, if they have their own.
     pub decays: Rows<'m, T>,
     pub beta: ArrayMut<'m, T>,
 }

@@ -13,7 +13,7 @@ pub(super) struct Save<'s, T> {
     pub to: TileMut<'s, T>,
     pub rows: usize,
     pub columns: usize,
-    /// Of all that is saved.
+    /// Bytes of all numbers that are saved.
     pub bytes: usize,
 }
 

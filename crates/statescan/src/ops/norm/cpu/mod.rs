@@ -169,7 +169,7 @@ impl<'m, T: Real> Weights<'m, T> {
         }
     }
 
-    /// Those of a group.
+    /// Returns the parameters of a group.
     #[inline(always)]
     fn of(&self, group: Group<'_, '_>) -> [Array<'_, T>; 2] {
         [&self.weight, &self.bias].map(|array| array.read().from(group.number * padded(group.problem)))

@@ -142,7 +142,7 @@ impl<'m, T: Real> ParametersOfBlocks<'m, T> {
         }
     }
 
-    /// Those of a block, by its number.
+    /// Returns the parameters of block `i`.
     #[inline(always)]
     pub(super) fn of(&self, i: usize) -> Parameters<'_, T> {
         self.each(|arrays| arrays.read(i))

@@ -44,7 +44,7 @@ impl<'m, T: Real> KeptOfBlocks<'m, T> {
         }
     }
 
-    /// Those of a block, by its number.
+    /// Returns the memory of block `i`.
     #[inline(always)]
     pub(super) fn of(&mut self, i: usize) -> Kept<'_, T> {
         let [g, da, db, dc] = [&mut self.g, &mut self.da, &mut self.db, &mut self.dc].map(|arrays| arrays.of(i));

@@ -98,7 +98,7 @@ impl<'m, T: Real> WalkedCells<'m, T> {
         Walked { dt, dt_a, u, y, p, du, ddt, ddt_a }
     }
 
-    /// Those of whole tiles, for the loops.
+    /// Returns whole tiles, for the loops.
     #[inline(always)]
     fn known<S: Isa>(self) -> Walked<'m, T> {
         WalkedOf { tiles: self.tiles.of_len(tile_len(T::lanes::<S>())), ..self }.get()

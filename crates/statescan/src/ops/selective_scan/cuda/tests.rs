@@ -25,7 +25,7 @@ struct Case {
     dstate: usize,
     dtype: DType,
     complex: bool,
-    /// Those that plans are made for.
+    /// The devices that plans are made for.
     devices: &'static [(Numbers, [&'static str; 2])],
 }
 

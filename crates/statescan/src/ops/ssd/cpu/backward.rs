@@ -58,7 +58,7 @@ struct Tiles<'m, T> {
 }
 
 impl<'m, T: Real> Scratch<'m, T> {
-    /// That, and room for the state before the chunk at work.
+    /// Lays out the scratch memory, and room for the state before the chunk at work.
     fn lay_out(room: &mut Room<'m, T>, exec: &Exec, problem: &Problem<'_>, plan: &Plan) -> (Self, TileMut<'m, T>) {
         let chunk = Chunk::lay_out(room, exec.level(), problem, plan);
         let state = chunk.tile(room.array(problem.dstate * chunk.pitch));
@@ -349,7 +349,7 @@ impl<T: Real> Job<'_, '_, T> {
         }
     }
 
-    /// Those of one head, but for the way out.
+    /// Computes the gradients of one head, but does not store them.
     fn head_gradients(&self, scratch: &mut Scratch<'_, T>, head: usize) {
         let Scratch { chunk, by_dt, by_exponent, read_dot, written_dot, state_dot, ddt, ddt_a, .. } = scratch;
         let (len, dstate, pitch) = (chunk.len(), chunk.dstate, chunk.head_pitch);

@@ -30,7 +30,7 @@ struct Scratch<'m, T> {
 }
 
 impl<'m, T: Real> Scratch<'m, T> {
-    /// That, and room for the state before the chunk at work.
+    /// Lays out the scratch memory, and room for the state before the chunk at work.
     fn lay_out(room: &mut Room<'m, T>, exec: &Exec, problem: &Problem<'_>, plan: &Plan) -> (Self, ArrayMut<'m, T>) {
         let chunk = Chunk::lay_out(room, exec.level(), problem, plan);
         let state = room.array(problem.dstate * chunk.pitch);

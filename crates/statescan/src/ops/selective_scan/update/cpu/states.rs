@@ -72,7 +72,7 @@ impl<A> Rows<A> {
 }
 
 impl<'m, T, A> Rows<ArrayOf<'m, T, A>> {
-    /// Those from a channel on.
+    /// Returns the rows from a channel on.
     #[inline(always)]
     fn from(self, channel: usize) -> Self {
         let (channel_step, vector_step) = (self.channel_step, self.vector_step);
