@@ -107,15 +107,15 @@ impl Exec {
         Ok(self)
     }
 
-    /// The same, whose [products of rows](crate::linear) leave the rows in `f32` whatever the weights are. Without it they are rounded to bf16 for weights in
-    /// bf16 where the processor has AMX. Operations and GPUs know no difference.
+    /// Lets [products of rows](crate::linear) leave the rows in `f32` whatever the weights are. Without it they are rounded to
+    /// bf16 for weights in bf16 where the processor has AMX. Operations and GPUs know no difference.
     pub fn with_exact_products(self, exact: bool) -> Self {
         Exec { exact, ..self }
     }
 
-    /// The same, and products of `f32` matrices on tensor cores may round their factors to tf32, the 11 leading bits, which takes a third of the
-    /// instructions: an error of about 5e-4 in place of 1e-6. Sums, states and elementwise functions stay `f32`; the CPU and 16-bit inputs know no
-    /// difference. It is off unless asked for.
+    /// Allows products of `f32` matrices on tensor cores to round their factors to tf32, the 11 leading bits, which takes a third
+    /// of the instructions: an error of about 5e-4 in place of 1e-6. Sums, states and elementwise functions stay `f32`; the CPU
+    /// and 16-bit inputs know no difference. It is off unless asked for.
     pub fn with_tf32(self, allowed: bool) -> Self {
         Exec { cuda: self.cuda.map(|stream| stream.with_tf32(allowed)), ..self }
     }

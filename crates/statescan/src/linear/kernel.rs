@@ -61,7 +61,7 @@ impl<'m, T: Element> Matrix<'m, T> {
     }
 }
 
-/// Where the rows of results go.
+/// The target of the rows of results.
 pub(super) struct Target<'y> {
     pub(super) elements: Divided<'y, f32>,
     pub(super) pitch: isize,
