@@ -178,6 +178,14 @@ template <int COUNT> DEVICE void keep(const FragmentA (&factors)[COUNT], f32 sum
   asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(bits) : "memory");
 }
 
+// The same without its chain of instructions: stores that never happen use the factors, at a place in shared memory.
+template <int COUNT> DEVICE void hold(const FragmentA (&factors)[COUNT], bool never, const void* shared) {
+#pragma unroll
+  for (int i = 0; i < COUNT; i++)
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v4.b32 [%1], {%2, %3, %4, %5}; }"
+                 ::"r"(u32(never)), "r"(shared_address(shared)), "r"(factors[i].v[0]), "r"(factors[i].v[1]), "r"(factors[i].v[2]), "r"(factors[i].v[3]) : "memory");
+}
+
 // Sums of a warpgroup, N columns: each warp has 16 rows, in the order of FragmentC for each 8 columns. With `add` they go on from what is there already.
 template <int N> struct Sums { f32 v[N / 2]; };
 

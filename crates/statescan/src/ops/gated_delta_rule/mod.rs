@@ -54,13 +54,14 @@
 //! States before every chunk and `u` come from the forward pass, or are computed again. Gradients overwrite.
 //!
 //! **CUDA.** The forward pass takes the same steps in the same order, with the state in registers: what it computes is `f32` whatever an argument is
-//! stored as. On Hopper calls in bf16 with one decay a head, 64 or 128 keys and a multiple of 64 values are computed in chunks of 64 steps as products of
-//! tensor cores, whose factors are bf16: the inverses of all chunks beside each other, then the chain of states. That takes a workspace, which also has
-//! copies of what the copy engine cannot read as it lies, such as parts of a tensor whose channels come before time.
+//! stored as. On Hopper calls in bf16 with 64 or 128 keys and a multiple of 64 values are computed in chunks of 64 steps as products of tensor cores, whose
+//! factors are bf16: the inverses of all chunks beside each other, then the chain of states. A decay for each channel is at least `exp(-16)` a step
+//! there. That takes a workspace, which also has copies of what the copy engine cannot read as it lies, such as parts of a tensor whose channels come
+//! before time.
 //!
 //! The backward pass computes the states again, and takes chunks of 16 to 64 steps as products on tensor cores: of `bf16` where q, k and v are,
 //! of tf32 where they are `f16`, else of `f32` with its own accuracy. Two walks over the chunks, one forwards with the state and one backwards with its
-//! gradient, run at the same time. States of each sequence of `seq_idx` have gradients there where the initial state is given. There are no kernels for
+//! gradient, run at the same time, on Hopper by products of warpgroups where a call is in bf16 with one decay a head and 128 keys. States of each sequence of `seq_idx` have gradients there where the initial state is given. There are no kernels for
 //! `f64`.
 
 mod cpu;

@@ -2,10 +2,11 @@
 
 use super::backward_plan::{Layout, PREPARERS, Plan, Setting, THREADS};
 use super::forward::by_time;
-use super::{Call, GATES, INPUTS, Inputs};
+use super::hopper::backward::Walks;
+use super::{Call, GATES, INPUTS, Inputs, hopper};
 use crate::cuda::{
-    Address, BLOCKS, COMMON, Config, Header, Kernel, Launch, MMA, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Stream, Strided,
-    Sum, header, params, sum_terms,
+    Address, BLOCKS, COMMON, Config, HOPPER, Header, Kernel, Launch, MMA, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Stream,
+    Strided, Sum, header, params, sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::checked::needed;
@@ -16,6 +17,8 @@ use crate::tensor::{RawViewMut, View};
 use core::ffi::c_void;
 
 const TILES: Header = header!("backward_tiles.cuh");
+const WORK: Header = header!("backward_work.cuh");
+const FINISH: Header = header!("backward_finish.cuh");
 const PRELUDE: &[Header] = &[COMMON, STEP_SIZE, MMA, BLOCKS];
 
 pub(super) static PREPARE: Program<Params> =
@@ -30,9 +33,18 @@ pub(super) static GRADIENTS: Program<Params> =
         GATES,
         INPUTS,
         TILES,
+        WORK,
+        FINISH,
         header!("backward_slices.cuh"),
         header!("backward_channels.cuh"),
     ]);
+/// Gradients of chunks after the walks on Hopper.
+pub(super) static HOPPER_GRADIENTS: Program<Params> = Program::new(
+    "gated_delta_rule_backward_gradients",
+    &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER],
+    include_str!("hopper/backward_gradients.cu"),
+)
+.including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES, WORK, FINISH]);
 
 params! {
     /// Parameters of the kernels of the backward pass.
@@ -93,7 +105,8 @@ pub(in crate::ops::gated_delta_rule) fn workspace_len(stream: &Stream, problem: 
     if call.numbered() && problem.initial_state.is_none() {
         return Err(NO_COUNT);
     }
-    Ok(Layout::new(&call, &Plan::new(&call, Setting::of(stream))?).len)
+    let plan = Plan::new(&call, Setting::of(stream))?;
+    Ok(Layout::new(&call, &plan, hopper::Route::backward(&call, &plan, stream.numbers()).as_ref()).len)
 }
 
 pub(in crate::ops::gated_delta_rule) fn backward(
@@ -106,16 +119,22 @@ pub(in crate::ops::gated_delta_rule) fn backward(
     let plan = Plan::new(&call, Setting::of(queue))?;
     let base = (needed(OP, &targets.workspace)?.as_mut_ptr() as u64).next_multiple_of(16);
     let pass = Backward { call, sources, targets, plan };
-    let layout = Layout::new(&call, &plan);
+    let route = hopper::Route::backward(&call, &plan, queue.numbers());
+    let layout = Layout::new(&call, &plan, route.as_ref());
     let params = pass.params(&layout, base);
     let [prepare, walk, gradients] = pass.launches()?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configurations describe
     // their types and layouts, and the workspace has the size of the layout.
     unsafe {
-        Kernel { config: || pass.prepare_config(), launch: prepare, params }.launch(queue, &PREPARE)?;
-        Kernel { config: || pass.walk_config(), launch: walk, params }.launch(queue, &WALK)?;
-        if pass.needs_chunks() {
-            Kernel { config: || pass.gradients_config(), launch: gradients, params }.launch(queue, &GRADIENTS)?;
+        match Walks::new(&pass, route) {
+            Some(walks) => walks.launch(queue, &layout, base, &params)?,
+            None => {
+                Kernel { config: || pass.prepare_config(), launch: prepare, params }.launch(queue, &PREPARE)?;
+                Kernel { config: || pass.walk_config(), launch: walk, params }.launch(queue, &WALK)?;
+                if pass.needs_chunks() {
+                    Kernel { config: || pass.gradients_config(), launch: gradients, params }.launch(queue, &GRADIENTS)?;
+                }
+            }
         }
     }
     let count = problem.batch * plan.chunks_per_row(&call);
@@ -137,7 +156,7 @@ impl Backward<'_, '_> {
         [&t.q, &t.k, &t.g, &t.beta].into_iter().any(Option::is_some) || self.has_sums()
     }
 
-    fn needs_chunks(&self) -> bool {
+    pub(super) fn needs_chunks(&self) -> bool {
         self.needs_keys() || self.targets.v.is_some()
     }
 
@@ -240,6 +259,11 @@ impl Backward<'_, '_> {
     }
 
     pub(super) fn gradients_config(&self) -> Config {
+        self.gradients_config_of(self.plan.slice, self.plan.gradient_shared())
+    }
+
+    /// The configuration for slices of so many columns, and so much shared memory.
+    pub(super) fn gradients_config_of(&self, slice: usize, shared: usize) -> Config {
         let (p, t) = (self.call.problem, self.targets);
         let widest = |target: &Option<RawViewMut>| read(target).as_ref().map_or(1, |view: &View<'_>| width(view));
         self.dy_config(self.config(THREADS, THREADS))
@@ -260,7 +284,7 @@ impl Backward<'_, '_> {
             .int("DQ_WIDTH", widest(&t.q).min(2))
             .int("DK_WIDTH", widest(&t.k).min(2))
             .int("DV_WIDTH", widest(&t.v))
-            .int("SLICE", self.plan.slice)
-            .int("SHARED", self.plan.gradient_shared())
+            .int("SLICE", slice)
+            .int("SHARED", shared)
     }
 }

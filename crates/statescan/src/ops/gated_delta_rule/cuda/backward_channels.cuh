@@ -1,6 +1,7 @@
-// What comes after the slices of a chunk where channels have decays of their own: pairs of steps are worth something else for each channel. It stands in
-// the middle of backward_gradients.cu, in whose words it is written.
+// What comes after the slices of a chunk where channels have decays of their own: pairs of steps are worth something else for each channel.
 #pragma once
+#include "backward_slices.cuh"
+#include "backward_finish.cuh"
 
 static_assert(given<int>(SPAN, THREADS, KEYS) && given<bool>(HAS_DBETA, HAS_DGATE, HAS_SUMS));
 
@@ -15,7 +16,7 @@ struct Channels {
 DEVICE void put_channels(const Params& p, const Work& w, const Channels& to, Parts& parts, Pairs& pairs) {
 #pragma unroll
   for (int b = 0; b < OWN_PAIRS; b++) {
-    const int columns = (w.first_block + b * KEY_WARPS) * 16;
+    const int columns = Pairs::columns(w, b);
     if (columns > w.rows) continue;
     each_number(pairs.a[b], [&](f32 v, int row, int column) { to.a[(w.rows + row) * (SPAN + 1) + columns + column] = v; });
     each_number(pairs.m[b], [&](f32 v, int row, int column) { to.m[(w.rows + row) * (SPAN + 1) + columns + column] = -v; });
@@ -36,7 +37,7 @@ DEVICE void put_channels(const Params& p, const Work& w, const Channels& to, Par
 DEVICE void decay_parts(const Work& w, const Channels& at) {
   for (int n = threadIdx.x; n < PADDED_KEYS; n += THREADS) {
     const f32 end = at.c[(SPAN - 1) * LINE + n];
-    f32 sum = w.token(SINCE, SPAN - 1) * exp_fast(end) * w.ends()[n];
+    f32 sum = w.token(SINCE, SPAN - 1) * exp_fast(end) * ends_of(w)[n];
     for (int i = SPAN - 1; i >= 0; i--) {
       const int place = i * LINE + n;
       const f32 since = w.token(SINCE, i) * exp_fast(at.c[place]);
@@ -44,7 +45,7 @@ DEVICE void decay_parts(const Work& w, const Channels& at) {
       at.w[place] = w.token(UNTIL, i) == 0.f ? 0.f : at.w[place] * exp_fast(end - at.c[place]);
       sum = __fmaf_rn(w.key(i, n), at.w[place], sum);
     }
-    w.ends()[n] = sum;
+    ends_of(w)[n] = sum;
   }
 }
 
@@ -86,7 +87,7 @@ DEVICE void finish_channel_gates(const Params& p, const Work& w, const Channels&
       if (i < SPAN - 1 && !w.together(i, i + 1)) sum = 0.f;
       sum += w.query(i, n) * at.q[place] + w.key(i, n) * (w.token(BETA_ROW, i) * at.r[place] - at.w[place]);
       if (i >= w.chunk.rows) continue;
-      const GateGradient own = finish_gate(p, w, i, n, w.together(i, SPAN - 1) ? sum + w.ends()[n] : sum);
+      const GateGradient own = finish_gate(p, w, i, n, w.together(i, SPAN - 1) ? sum + ends_of(w)[n] : sum);
       by_bias += own.by_gate, by_a_log += own.by_a_log;
     }
     if constexpr (HAS_SUMS) p.dbias_terms[w.unit * KEYS + n] = by_bias;

@@ -4,218 +4,8 @@
 //   dq = since dy S^T + (a G) k          r = -since X S^T + (m G) k, of which dk read is beta times as much          a = dy D^T    m = -X D^T
 //   dk written = until D R^T + (a G)^T q + (beta m G)^T k                 dbeta = X v + k r
 #include "backward_slices.cuh"
-
-// ---- what comes after the slices, with one decay for all channels
-
-// The sums over channels of two rows of `s`, those of a thread's numbers, with rows of keys or queries: what this warp has of them.
-DEVICE float2 sums_of_rows(const Work& w, Sums (&s)[OWN_BLOCKS], const char* units) {
-  f32 low = 0.f, high = 0.f;
-#pragma unroll
-  for (int b = 0; b < OWN_BLOCKS; b++) {
-    if (!w.has_block(b)) continue;
-#pragma unroll
-    for (int i = 0; i < 8; i += 2) {
-      const int n = w.block(b) * 16 + column_of(i);
-      const float2 unit = pair_at<MATH>(reinterpret_cast<const char*>(number_at(units, KEY_PITCH, w.rows + row_of(i), n)));
-      f32& sum = i / 2 % 2 == 0 ? low : high;
-      sum = __fmaf_rn(number_of(s[b], i), unit.x, __fmaf_rn(number_of(s[b], i + 1), unit.y, sum));
-    }
-  }
-#pragma unroll
-  for (int apart = 1; apart < 4; apart *= 2) low += __shfl_xor_sync(0xffffffffu, low, apart), high += __shfl_xor_sync(0xffffffffu, high, apart);
-  return make_float2(low, high);
-}
-DEVICE void put_sums(const Work& w, int of, float2 sums) {
-  if (threadIdx.x % 4 != 0) return;
-  w.row_sums(of, w.rows + row_of(0))[w.first_block] = sums.x, w.row_sums(of, w.rows + row_of(2))[w.first_block] = sums.y;
-}
-DEVICE float2 difference(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
-
-DEVICE void store_pairs(const Work& w, Pairs& pairs) {
-#pragma unroll
-  for (int b = 0; b < OWN_PAIRS; b++) {
-    const int columns = (w.first_block + b * KEY_WARPS) * 16;
-    if (columns > w.rows) continue;
-#pragma unroll
-    for (int number = 0; number < 8; number++) {
-      const int i = w.rows + row_of(number), j = columns + column_of(number);
-      const bool counts = i >= j && w.together(i, j);
-      const f32 decay = counts ? exp_fast(w.token(SUM, i) - w.token(SUM, j)) : 0.f;
-      assign(*number_at(w.tile(PAIRS_AT), PAIR_PITCH, i, j), decay * number_of(pairs.a[b], number));
-      assign(*number_at(w.tile(PAIRS_AT) + SPAN * PAIR_PITCH, PAIR_PITCH, i, j), i > j ? -decay * number_of(pairs.m[b], number) : 0.f);
-    }
-  }
-}
-
-DEVICE void multiply_pairs(const Work& w, Parts& parts) {
-  const char *const a = w.tile(PAIRS_AT), *const m = a + SPAN * PAIR_PITCH;
-#pragma unroll
-  for (int block = 0; block < ROW_BLOCKS; block++) {
-    const int depth = block * 16;
-    BlockA of_a, of_m;
-    const bool before = depth <= w.rows, after = depth >= w.rows;
-    if (before) {
-      block_a<PAIR_PITCH, false>(of_a, a + w.rows * PAIR_PITCH + depth * SIZE);
-      block_a<PAIR_PITCH, false>(of_m, m + w.rows * PAIR_PITCH + depth * SIZE);
-#pragma unroll
-      for (int b = 0; b < OWN_BLOCKS; b++) {
-        if (!w.has_block(b)) continue;
-        BlockB key[2];
-        blocks_b<KEY_PITCH, true>(key, w.tile(0) + depth * KEY_PITCH + w.block(b) * 16 * SIZE);
-        add_product(parts.q[b], of_a, key), add_product(parts.r[b], of_m, key);
-      }
-    }
-    if (after) {
-      block_a<PAIR_PITCH, true>(of_a, a + depth * PAIR_PITCH + w.rows * SIZE);
-      f32 v[8];
-      block_numbers<PAIR_PITCH, true>(v, m + depth * PAIR_PITCH + w.rows * SIZE);
-#pragma unroll
-      for (int i = 0; i < 8; i++) v[i] *= w.token(BETA_ROW, depth + column_of(i));
-      set_block<MATH>(of_m, v);
-#pragma unroll
-      for (int b = 0; b < OWN_BLOCKS; b++) {
-        if (!w.has_block(b)) continue;
-        BlockB key[2], query[2];
-        blocks_b<KEY_PITCH, true>(key, w.tile(0) + depth * KEY_PITCH + w.block(b) * 16 * SIZE);
-        blocks_b<KEY_PITCH, true>(query, w.tile(Q_AT) + depth * KEY_PITCH + w.block(b) * 16 * SIZE);
-        add_product(parts.w[b], of_a, query), add_product(parts.w[b], of_m, key);
-      }
-    }
-  }
-}
-
-// The logarithm of a decay with its derivatives, and that of beta.
-struct LogDecay { f32 by_gate, by_a_log; };
-DEVICE LogDecay log_decay_slopes(f32 gate, f32 rate, f32 lower_bound) {
-  if constexpr (!RAW) return {1.f, 0.f};
-  if constexpr (BOUNDED) {
-    const f32 s = sigmoid(rate * gate), slope = lower_bound * s * (1.f - s) * rate;
-    return {slope, slope * gate};
-  }
-  return {-rate * (gate > 20.f ? 1.f : sigmoid(gate)), -rate * softplus(gate)};
-}
-DEVICE f32 beta_slope(f32 raw, f32 factor) {
-  const f32 s = sigmoid(raw);
-  return BETA_SIGMOID ? factor * s * (1.f - s) : 1.f;
-}
-
-// The gradient by a gate of a step, and the step's part of that by A_log.
-struct GateGradient { f32 by_gate, by_a_log; };
-DEVICE GateGradient finish_gate(const Params& p, const Work& w, int step, int channel, f32 by_log) {
-  const Head head(p, w.head);
-  const f32 bias = HAS_BIAS && BY_CHANNEL ? to_f32(*at<BIAS>(p.bias, w.head, channel)) : head.bias;
-  const f32 gate = to_f32(*at<GATE>(p.g, w.chunk.batch, w.chunk.start + step, w.head, channel));
-  const LogDecay slopes = log_decay_slopes(gate + bias, head.rate, p.lower_bound);
-  const f32 by_gate = by_log * slopes.by_gate;
-  if constexpr (HAS_DGATE) assign(*at<DGATE>(p.dg, w.chunk.batch, w.chunk.start + step, w.head, channel), by_gate);
-  return {by_gate, by_log * slopes.by_a_log};
-}
-DEVICE void finish_beta(const Params& p, const Work& w, int step, f32 key_r) {
-  const i64 t = w.chunk.start + step;
-  const f32 slope = beta_slope(to_f32(*at<BETA>(p.beta, w.chunk.batch, t, w.head)), p.beta_factor);
-#pragma unroll
-  for (int piece = 0; piece < PIECES; piece++) key_r += *w.piece_sum(piece, step);
-  assign(*at<DBETA>(p.dbeta, w.chunk.batch, t, w.head), slope * key_r);
-}
-
-// Gradients by one gate for all channels, and by beta, from sums over channels. What the state at the end gives goes to the gates of the last run.
-DEVICE void finish_gates(const Params& p, const Work& w) {
-  const int i = threadIdx.x;
-  f32 *const of_step = w.spare(), *const of_end = of_step + SPAN;
-  if (i < SPAN) {
-    const f32 key_r = w.row_sum(KEY_R, i);
-    of_step[i] = w.row_sum(QUERY_DQ, i) + w.token(BETA_ROW, i) * key_r - w.row_sum(KEY_WRITTEN, i), of_end[i] = w.row_sum(KEY_END, i);
-    if (HAS_DBETA && i < w.chunk.rows) finish_beta(p, w, i, key_r);
-  }
-  if constexpr (!HAS_DGATE && !HAS_SUMS) return;
-  __syncthreads();
-  GateGradient own = {0.f, 0.f};
-  if (i < w.chunk.rows) {
-    f32 by_log = 0.f, ends = 0.f;
-#pragma unroll
-    for (int warp = 0; warp < WARPS; warp++) ends += of_step[2 * SPAN + warp];
-    ends *= w.token(SINCE, SPAN - 1);
-#pragma unroll 8
-    for (int j = 0; j < SPAN; j++) ends += of_end[j], by_log += j >= i && w.together(i, j) ? of_step[j] : 0.f;
-    own = finish_gate(p, w, i, 0, w.together(i, SPAN - 1) ? by_log + ends : by_log);
-  }
-  if constexpr (!HAS_SUMS) return;
-  __syncthreads();
-  if (i < SPAN) of_step[i] = own.by_gate, of_end[i] = own.by_a_log;
-  __syncthreads();
-  if (i >= 2) return;
-  f32 sum = 0.f;
-#pragma unroll 8
-  for (int step = 0; step < SPAN; step++) sum += of_step[i * SPAN + step];
-  (i == 0 ? p.dbias_terms : p.da_terms)[w.unit] = sum;
-}
-
-// The sums of rows that the heads before have left in dq and dk.
-struct Before { float2 q, k; };
-
-DEVICE void finish_head(const Params& p, const Work& w, Parts& parts, Pairs& pairs, Before& before) {
-  store_pairs(w, pairs);
-#pragma unroll
-  for (int b = 0; b < OWN_BLOCKS; b++) each_number(parts.r[b], [&](f32& v, int row, int) { v *= -w.token(SINCE, w.rows + row); });
-  put_sums(w, KEY_END, difference(sums_of_rows(w, parts.w, w.tile(0)), before.k));
-  __syncthreads();
-  multiply_pairs(w, parts);
-  const float2 q = sums_of_rows(w, parts.q, w.tile(Q_AT)), r = sums_of_rows(w, parts.r, w.tile(0)), k = sums_of_rows(w, parts.w, w.tile(0));
-  put_sums(w, QUERY_DQ, difference(q, before.q)), put_sums(w, KEY_R, r), put_sums(w, KEY_WRITTEN, difference(k, before.k));
-  const f32 low = w.token(BETA_ROW, w.rows + row_of(0)), high = w.token(BETA_ROW, w.rows + row_of(2));
-  before = {q, make_float2(__fmaf_rn(low, r.x, k.x), __fmaf_rn(high, r.y, k.y))};
-#pragma unroll
-  for (int b = 0; b < OWN_BLOCKS; b++)
-#pragma unroll
-    for (int i = 0; i < 8; i++) number_of(parts.w[b], i) = __fmaf_rn(i / 2 % 2 == 0 ? low : high, number_of(parts.r[b], i), number_of(parts.w[b], i));
-  __syncthreads();
-  finish_gates(p, w);
-}
-
-// ---- the same with decays of channels
-
+#include "backward_finish.cuh"
 #include "backward_channels.cuh"
-
-// ---- gradients by queries and keys from those of their units
-
-template <typename E, int WIDTH> DEVICE void store_units(const Params& p, const Work& w, Sums (&s)[OWN_BLOCKS], const Strided& to, int of) {
-  const f32 scale = of == 0 ? 1.f : p.scale, unscale = 1.f / scale;
-  const char* const units = w.tile(of == 0 ? 0 : Q_AT);
-  const i64 shared = w.index * p.key_heads + w.key_head;
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    const int step = w.rows + row_of(2 * r);
-    if (step >= w.chunk.rows) continue;
-    const f32 inverse = UNIT ? p.norms[(shared * 2 + of) * SPAN + step] : 1.f;
-    const f32 along = UNIT ? w.row_sum(of == 0 ? UNIT_K : UNIT_Q, step) * unscale * unscale : 0.f;
-    E* const line = at<E>(to, w.chunk.batch, w.chunk.start + step, w.key_head);
-#pragma unroll
-    for (int b = 0; b < OWN_BLOCKS; b++) {
-      if (!w.has_block(b)) continue;
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
-        const int i = 4 * k + 2 * r, n = w.block(b) * 16 + column_of(i);
-        const float2 unit = pair_at<MATH>(reinterpret_cast<const char*>(number_at(units, KEY_PITCH, step, n)));
-        Neighbours<E, 2> both;
-        assign(both.v[0], scale * inverse * __fmaf_rn(-along, unit.x, number_of(s[b], i)));
-        assign(both.v[1], scale * inverse * __fmaf_rn(-along, unit.y, number_of(s[b], i + 1)));
-        if constexpr (WIDTH > 1) {
-          if (n < KEYS) write_at_once(line + n, both);
-        } else {
-          if (n < KEYS) line[n * to.stride[3]] = both.v[0];
-          if (n + 1 < KEYS) line[(n + 1) * to.stride[3]] = both.v[1];
-        }
-      }
-    }
-  }
-}
-
-// A chunk that there is not leaves no terms.
-DEVICE void clear_terms(const Params& p, i64 unit) {
-  if (threadIdx.x < SHARING) p.da_terms[unit + threadIdx.x] = 0.f;
-  const int width = BY_CHANNEL ? KEYS : 1;
-  for (int i = threadIdx.x; i < SHARING * width; i += THREADS) p.dbias_terms[unit * width + i] = 0.f;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gated_delta_rule_gradients(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) char shared[];
@@ -226,7 +16,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gated_delta_rule_gradie
     if constexpr (HAS_SUMS) clear_terms(p, w.index * p.heads + first);
     return;
   }
-  w.rows = int(threadIdx.x) / 32 % ROW_WARPS * 16, w.first_block = int(threadIdx.x) / 32 / ROW_WARPS;
+  w.rows = int(threadIdx.x) / 32 % ROW_WARPS * 16, w.part = int(threadIdx.x) / 32 / ROW_WARPS;
   copy_lines<PADDED_KEYS>(w.tile(0), static_cast<const Element*>(p.k_units) + units, SPAN);
   copy_lines<PADDED_KEYS>(w.tile(Q_AT), static_cast<const Element*>(p.q_units) + units, SPAN);
   Slice fetched;
@@ -236,7 +26,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gated_delta_rule_gradie
   }
   Totals totals = {};
   Parts parts = {};
-  Before before = {};
 #pragma unroll 1
   for (int own = 0; own < GROUP; own++) {
     w.head = first + own, w.unit = w.index * p.heads + w.head, w.turn = own % 2;
@@ -245,15 +34,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gated_delta_rule_gradie
     for (int b = 0; b < OWN_BLOCKS; b++) parts.r[b] = {};
     take_slices(p, w, own, fetched, parts, pairs);
     if constexpr (NEEDS_KEYS) {
-      if constexpr (BY_CHANNEL) finish_channels(p, w, parts, pairs, totals); else finish_head(p, w, parts, pairs, before);
+      if constexpr (BY_CHANNEL) finish_channels(p, w, parts, pairs, totals); else finish_head(p, w, parts, pairs, own == 0);
     }
   }
   if constexpr (HAS_DQ || HAS_DK) {
-    Sums (&by_q)[OWN_BLOCKS] = BY_CHANNEL ? totals.q : parts.q;
-    Sums (&by_k)[OWN_BLOCKS] = BY_CHANNEL ? totals.k : parts.w;
-    put_sums(w, UNIT_Q, sums_of_rows(w, by_q, w.tile(Q_AT))), put_sums(w, UNIT_K, sums_of_rows(w, by_k, w.tile(0)));
-    __syncthreads();
-    if constexpr (HAS_DQ) store_units<DQ, DQ_WIDTH>(p, w, by_q, p.dq, 1);
-    if constexpr (HAS_DK) store_units<DK, DK_WIDTH>(p, w, by_k, p.dk, 0);
+    if constexpr (BY_CHANNEL) finish_units(p, w, totals.q, totals.k); else finish_units(p, w, parts.q, parts.w);
   }
 }

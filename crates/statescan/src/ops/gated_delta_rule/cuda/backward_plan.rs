@@ -1,6 +1,7 @@
 //! Problem to plan: how the backward pass divides time and columns. A function of sizes, types and a device's numbers.
 
 use super::Call;
+use super::hopper::{Route, backward::UNIT_BYTES};
 use crate::cuda::{Numbers, Stream, Value};
 use crate::error::{Error, Result};
 use crate::ops::gated_delta_rule::OP;
@@ -78,6 +79,10 @@ impl Plan {
             Plan { math, size, keys, values, by_channel, together, span, warps, stages, slice }
         });
         plans.find(|plan| plan.most_shared() <= setting.numbers.shared_per_block).ok_or(TOO_LARGE)
+    }
+
+    pub(super) fn is_bf16(&self) -> bool {
+        self.math == "Bf16"
     }
 
     pub(super) fn math(&self) -> Value {
@@ -167,11 +172,14 @@ pub(super) struct Layout {
     pub norms: usize,
     pub da_terms: usize,
     pub dbias_terms: usize,
+    /// Of tensors that are not read as they lie.
+    pub copies: usize,
     pub len: usize,
 }
 
 impl Layout {
-    pub(super) fn new(call: &Call<'_, '_>, plan: &Plan) -> Layout {
+    /// The layout has room for both ways where a route is given: which one is taken depends on cotangents, too.
+    pub(super) fn new(call: &Call<'_, '_>, plan: &Plan, route: Option<&Route>) -> Layout {
         let p = call.problem;
         let chunks = p.batch.saturating_mul(plan.chunks_per_row(call));
         let (of_keys, of_values) = (chunks.saturating_mul(p.heads), chunks.saturating_mul(p.value_heads()));
@@ -189,14 +197,17 @@ impl Layout {
         let own = if plan.by_channel { p.keys } else { 1 };
         let [q_units, k_units] = [(); 2].map(|()| part(of_keys.saturating_mul(keys), size));
         let [read_k, written_k, read_q] = [(); 3].map(|()| part(channels, size));
-        let [t, a] = [(); 2].map(|()| part(of_values.saturating_mul(span * span), size));
+        let pairs = span * span * size;
+        let t = part(of_values, (2 * pairs).max(route.map_or(0, |_| UNIT_BYTES)));
+        let a = t + of_values.saturating_mul(pairs) / 4;
         let [states, gradients] = [(); 2].map(|()| part(of_values.saturating_mul(plan.keys * plan.values), size));
         let [d, x] = [(); 2].map(|()| part(of_values.saturating_mul(plan.values * span), size));
         let sums = part(channels, 4);
         let tokens = part(of_values.saturating_mul(TOKEN_ROWS * span), 4);
         let norms = part(of_keys.saturating_mul(2 * span), 4);
         let (da_terms, dbias_terms) = (part(raw, 4), part(raw.saturating_mul(own), 4));
+        let copies = part(route.map_or(0, Route::backward_copies), 1);
         let parts = Layout { q_units, k_units, read_k, written_k, read_q, t, a, states, gradients, d, x, ..Layout::default() };
-        Layout { sums, tokens, norms, da_terms, dbias_terms, len, ..parts }
+        Layout { sums, tokens, norms, da_terms, dbias_terms, copies, len, ..parts }
     }
 }

@@ -99,7 +99,7 @@ DEVICE void multiply_pairs(Room (&rooms)[TOGETHER], const char* k, const char* q
     const int rows = (ROW_BLOCKS - 1 - task / 2) * 16;
     const bool of_query = task % 2 == 1;
     for (int columns = 0; columns <= rows; columns += 16) {
-      Sums sums = {};
+      Square sums = {};
 #pragma unroll
       for (int depth = 0; depth < PADDED_KEYS; depth += 16) {
         BlockA of_row;

@@ -1,22 +1,12 @@
 // Gradients of a chunk, as far as they come from slices of columns of values: v's own gradient, and the products with states, their gradients, and
 // between steps.
 #pragma once
-#include "backward_tiles.cuh"
+#include "backward_work.cuh"
 
-static_assert(given_types<DY, DV>() && given<int>(SLICE, SHARED, STEP_WIDTH, DY_STEP_WIDTH, DV_WIDTH));
-static_assert(given<bool>(HAS_DY, HAS_DV, HAS_DBETA, NEEDS_KEYS, DY_BY_TIME));
-
-constexpr int WARPS = THREADS / 32, ROW_WARPS = ROW_BLOCKS, KEY_WARPS = WARPS / ROW_WARPS;
-constexpr int OWN_BLOCKS = (KEY_BLOCKS + KEY_WARPS - 1) / KEY_WARPS, OWN_PAIRS = (ROW_BLOCKS + KEY_WARPS - 1) / KEY_WARPS;
-constexpr int SLICES = PADDED_VALUES / SLICE, PIECE = 8, PIECES = SLICE / PIECE;
-constexpr int KEY_PITCH = pitch_of(PADDED_KEYS), PAIR_PITCH = pitch_of(SPAN), DY_PITCH = pitch_of(SLICE);
+constexpr int OWN_PAIRS = (ROW_BLOCKS + KEY_WARPS - 1) / KEY_WARPS, DY_PITCH = pitch_of(SLICE);
 constexpr int LINE = PADDED_KEYS + 1;   // of numbers in f32
-static_assert(SPAN * PIECES <= THREADS);
-// Tiles: keys and queries, tokens of two heads, sums, two slices of dy; then either the others of a slice, or what comes after.
-constexpr int TOKEN_BYTES = TOKEN_ROWS * SPAN * 4, ROW_SUMS = 7;   // of a step
-constexpr int Q_AT = SPAN * KEY_PITCH, TOKENS_AT = 2 * Q_AT, SUMS_AT = TOKENS_AT + 2 * TOKEN_BYTES;
-constexpr int PIECES_AT = SUMS_AT + ROW_SUMS * SPAN * KEY_WARPS * 4, SPARE_AT = PIECES_AT + PIECES * SPAN * 4;
-constexpr int DY_AT = round_up(SPARE_AT + (2 * SPAN + WARPS) * 4, 16), DY_BYTES = SPAN * DY_PITCH;
+// Two slices of dy; then either the others of a slice, or what comes after.
+constexpr int DY_AT = SLICES_AT, DY_BYTES = SPAN * DY_PITCH;
 constexpr int X_AT = DY_AT + 2 * DY_BYTES, D_AT = X_AT + SLICE * PAIR_PITCH, STATE_AT = D_AT + SLICE * PAIR_PITCH;
 constexpr int GRADIENT_AT = STATE_AT + SLICE * KEY_PITCH, SLICE_END = GRADIENT_AT + SLICE * KEY_PITCH;
 constexpr int PAIRS_AT = X_AT, PAIRS_END = PAIRS_AT + 2 * SPAN * PAIR_PITCH;
@@ -27,41 +17,13 @@ constexpr int AFTER_END = BY_CHANNEL ? CHANNELS_END : PAIRS_END;
 constexpr int ENDS_AT = round_up(SLICE_END > AFTER_END ? SLICE_END : AFTER_END, 16);
 static_assert(ENDS_AT + (BY_CHANNEL ? PADDED_KEYS * 4 : 0) == SHARED);
 
-// A chunk of a head of values, and where its tiles are.
-struct Work {
-  char* shared;
-  Chunk chunk;
-  i64 index, key_head, head, unit;
-  int rows, first_block;   // of this warp: its first row and its first block of keys; further ones are KEY_WARPS apart
-  int turn;                // of heads, for tokens
+DEVICE f32* ends_of(const Work& w) { return reinterpret_cast<f32*>(w.tile(ENDS_AT)); }
 
-  DEVICE char* tile(int at) const { return shared + at; }
-  DEVICE f32 token(int row, int step) const { return reinterpret_cast<const f32*>(shared + TOKENS_AT + turn * TOKEN_BYTES)[row * SPAN + step]; }
-  DEVICE int block(int b) const { return first_block + b * KEY_WARPS; }
-  DEVICE bool has_block(int b) const { return KEY_BLOCKS % KEY_WARPS == 0 || block(b) < KEY_BLOCKS; }
-  DEVICE f32 key(int step, int n) const { return to_f32(*number_at(shared, KEY_PITCH, step, n)); }
-  DEVICE f32 query(int step, int n) const { return to_f32(*number_at(shared + Q_AT, KEY_PITCH, step, n)); }
-  // sums over channels, for each warp of keys
-  DEVICE f32* row_sums(int of, int step) const { return reinterpret_cast<f32*>(shared + SUMS_AT) + (of * SPAN + step) * KEY_WARPS; }
-  DEVICE f32 row_sum(int of, int step) const {
-    f32 sum = 0.f;
-#pragma unroll
-    for (int w = 0; w < KEY_WARPS; w++) sum += row_sums(of, step)[w];
-    return sum;
-  }
-  // sums of X v over pieces of columns, and room for sums over steps and warps
-  DEVICE f32* piece_sum(int piece, int step) const { return reinterpret_cast<f32*>(shared + PIECES_AT) + piece * SPAN + step; }
-  DEVICE f32* spare() const { return reinterpret_cast<f32*>(shared + SPARE_AT); }
-  DEVICE bool together(int i, int j) const { return !HAS_RUNS || token(RUN, i) == token(RUN, j); }
-  DEVICE f32* ends() const { return reinterpret_cast<f32*>(shared + ENDS_AT); }
+struct Pairs {
+  Square a[OWN_PAIRS], m[OWN_PAIRS];
+  // the first column of a warp's b-th block
+  static DEVICE int columns(const Work& w, int b) { return (w.part + b * KEY_WARPS) * 16; }
 };
-// which sums over channels
-constexpr int QUERY_DQ = 0, KEY_R = 1, KEY_WRITTEN = 2, KEY_END = 3, STATES = 4, UNIT_Q = 5, UNIT_K = 6;
-
-// What a warp adds up: rows of steps by keys, and by steps. With one decay for all channels those of dq and dk are sums over heads.
-struct Totals { Sums q[OWN_BLOCKS], k[OWN_BLOCKS]; };
-struct Parts { Sums q[OWN_BLOCKS], r[OWN_BLOCKS], w[OWN_BLOCKS]; };
-struct Pairs { Sums a[OWN_PAIRS], m[OWN_PAIRS]; };
 
 // ---- slices
 
@@ -95,14 +57,6 @@ template <int DOWN, int ACROSS> struct Blocks16 {
     }
   }
 };
-
-DEVICE f32 multiply_words(u32 a, u32 b, f32 sum) {
-  if constexpr (PAIRED) {
-    const float2 x = unpack<MATH>(a), y = unpack<MATH>(b);
-    return __fmaf_rn(x.x, y.x, __fmaf_rn(x.y, y.y, sum));
-  }
-  return __fmaf_rn(__uint_as_float(a), __uint_as_float(b), sum);
-}
 
 // A slice on its way: the chunk's state and its gradient, X and D.
 struct Slice {
@@ -138,6 +92,7 @@ DEVICE void copy_slice(const Params& p, const Work& w, i64 head, int turn, int s
   copy_async_commit();
 }
 
+static_assert(SPAN * PIECES <= THREADS);
 // A piece of v: some columns of a step for each thread.
 struct Values {
   int step, piece, column;
@@ -206,7 +161,7 @@ DEVICE void multiply_slice(const Work& w, Parts& parts, Pairs& pairs, const char
     if constexpr (HAS_DY) block_a<DY_PITCH, false>(dy, steps + w.rows * DY_PITCH + depth * SIZE);
 #pragma unroll
     for (int b = 0; b < OWN_PAIRS; b++) {
-      const int columns = (w.first_block + b * KEY_WARPS) * 16;
+      const int columns = Pairs::columns(w, b);
       if (columns > w.rows) continue;
       BlockB of_written[2];
       blocks_b<PAIR_PITCH, true>(of_written, w.tile(D_AT) + depth * PAIR_PITCH + columns * SIZE);
@@ -252,7 +207,7 @@ DEVICE void take_slices(const Params& p, const Work& w, int own, Slice& fetched,
     } else if constexpr (NEEDS_KEYS) {
       multiply_slice(w, parts, pairs, w.tile(DY_AT) + turn % 2 * DY_BYTES);
     }
-    if constexpr (NEEDS_KEYS && BY_CHANNEL) multiply_channels_of_states(w, w.ends(), slice == 0);
+    if constexpr (NEEDS_KEYS && BY_CHANNEL) multiply_channels_of_states(w, ends_of(w), slice == 0);
   }
   if constexpr (!BY_CHANNEL && NEEDS_KEYS) {
 #pragma unroll
@@ -261,3 +216,58 @@ DEVICE void take_slices(const Params& p, const Work& w, int own, Slice& fetched,
   }
   __syncthreads();
 }
+
+DEVICE void store_pairs(const Work& w, Pairs& pairs) {
+#pragma unroll
+  for (int b = 0; b < OWN_PAIRS; b++) {
+    const int columns = Pairs::columns(w, b);
+    if (columns > w.rows) continue;
+#pragma unroll
+    for (int number = 0; number < 8; number++) {
+      const int i = w.rows + row_of(number), j = columns + column_of(number);
+      const bool counts = i >= j && w.together(i, j);
+      const f32 decay = counts ? exp_fast(w.token(SUM, i) - w.token(SUM, j)) : 0.f;
+      assign(*number_at(w.tile(PAIRS_AT), PAIR_PITCH, i, j), decay * number_of(pairs.a[b], number));
+      assign(*number_at(w.tile(PAIRS_AT) + SPAN * PAIR_PITCH, PAIR_PITCH, i, j), i > j ? -decay * number_of(pairs.m[b], number) : 0.f);
+    }
+  }
+}
+
+DEVICE void multiply_pairs(const Work& w, Parts& parts) {
+  const char *const a = w.tile(PAIRS_AT), *const m = a + SPAN * PAIR_PITCH;
+#pragma unroll
+  for (int block = 0; block < ROW_BLOCKS; block++) {
+    const int depth = block * 16;
+    BlockA of_a, of_m;
+    const bool before = depth <= w.rows, after = depth >= w.rows;
+    if (before) {
+      block_a<PAIR_PITCH, false>(of_a, a + w.rows * PAIR_PITCH + depth * SIZE);
+      block_a<PAIR_PITCH, false>(of_m, m + w.rows * PAIR_PITCH + depth * SIZE);
+#pragma unroll
+      for (int b = 0; b < OWN_BLOCKS; b++) {
+        if (!w.has_block(b)) continue;
+        BlockB key[2];
+        blocks_b<KEY_PITCH, true>(key, w.tile(0) + depth * KEY_PITCH + w.block(b) * 16 * SIZE);
+        add_product(parts.q[b], of_a, key), add_product(parts.r[b], of_m, key);
+      }
+    }
+    if (after) {
+      block_a<PAIR_PITCH, true>(of_a, a + depth * PAIR_PITCH + w.rows * SIZE);
+      f32 v[8];
+      block_numbers<PAIR_PITCH, true>(v, m + depth * PAIR_PITCH + w.rows * SIZE);
+#pragma unroll
+      for (int i = 0; i < 8; i++) v[i] *= w.token(BETA_ROW, depth + column_of(i));
+      set_block<MATH>(of_m, v);
+#pragma unroll
+      for (int b = 0; b < OWN_BLOCKS; b++) {
+        if (!w.has_block(b)) continue;
+        BlockB key[2], query[2];
+        blocks_b<KEY_PITCH, true>(key, w.tile(0) + depth * KEY_PITCH + w.block(b) * 16 * SIZE);
+        blocks_b<KEY_PITCH, true>(query, w.tile(Q_AT) + depth * KEY_PITCH + w.block(b) * 16 * SIZE);
+        add_product(parts.w[b], of_a, query), add_product(parts.w[b], of_m, key);
+      }
+    }
+  }
+}
+
+DEVICE const char* unit_at(const char* units, int row, int n) { return reinterpret_cast<const char*>(number_at(units, KEY_PITCH, row, n)); }

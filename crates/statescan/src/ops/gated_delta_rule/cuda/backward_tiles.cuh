@@ -139,21 +139,21 @@ template <int PITCH, bool DEPTH_IS_LINE, typename B = BlockB> DEVICE void blocks
   }
 }
 // 16 x 16 sums.
-struct Sums { FragmentC c[2]; };
-DEVICE void add_product(Sums& to, const BlockA& a, const BlockB (&b)[2]) {
+struct Square { FragmentC c[2]; };
+DEVICE void add_product(Square& to, const BlockA& a, const BlockB (&b)[2]) {
   multiply_blocks<MATH>(to.c[0], a, b[0]), multiply_blocks<MATH>(to.c[1], a, b[1]);
 }
 // A number of sums by the order of a block of A: row group + 8 (i / 2 % 2), column 8 (i / 4) + 2 t + i % 2.
-DEVICE f32& number_of(Sums& s, int i) { return s.c[i / 4].v[i % 4]; }
+DEVICE f32& number_of(Square& s, int i) { return s.c[i / 4].v[i % 4]; }
 DEVICE int row_of(int i) { return int(threadIdx.x) % 32 / 4 + i / 2 % 2 * 8; }
 DEVICE int column_of(int i) { return i / 4 * 8 + int(threadIdx.x) % 4 * 2 + i % 2; }
 
 // job(number, row, column) for the eight of a thread
-template <typename Job> DEVICE void each_number(Sums& s, Job job) {
+template <typename Job> DEVICE void each_number(Square& s, Job job) {
 #pragma unroll
   for (int i = 0; i < 8; i++) job(number_of(s, i), row_of(i), column_of(i));
 }
-DEVICE void set_block(BlockA& to, Sums& s) {
+DEVICE void set_block(BlockA& to, Square& s) {
   f32 v[8];
 #pragma unroll
   for (int i = 0; i < 8; i++) v[i] = number_of(s, i);
@@ -163,7 +163,7 @@ DEVICE void set_block(BlockA& to, Sums& s) {
 // ---- blocks of 16 x 16 numbers in the workspace, as threads of a warp hold them: a line of 16 bytes for each
 
 constexpr int BLOCK = 256;   // numbers of one
-DEVICE void store_block(Element* to, Sums& s) {
+DEVICE void store_block(Element* to, Square& s) {
   const int lane = threadIdx.x % 32;
   if constexpr (PAIRED) {
     u32 v[4];

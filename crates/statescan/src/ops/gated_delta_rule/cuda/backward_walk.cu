@@ -75,7 +75,7 @@ struct Stage {
 
 // The state or its gradient, transposed: 16 columns.
 struct State {
-  Sums s[OWN_BLOCKS];
+  Square s[OWN_BLOCKS];
 
   // job(number, its place in a tensor of states) for those that exist there
   template <typename E, typename Job> DEVICE void each_place(const States& of, const Walk& w, Job job) {
@@ -106,7 +106,7 @@ struct State {
     for (int b = 0; b < OWN_BLOCKS; b++) store_block(at + b * BLOCK, s[b]);
   }
   // to += its product with keys, those of this warp: (column, step)
-  DEVICE void multiply_keys(Sums (&to)[ROW_BLOCKS], const char* keys) {
+  DEVICE void multiply_keys(Square (&to)[ROW_BLOCKS], const char* keys) {
 #pragma unroll
     for (int b = 0; b < OWN_BLOCKS; b++) {
       BlockA a;
@@ -137,14 +137,14 @@ struct State {
 };
 
 // Blocks (column, step) of a chunk, kept for the gradients.
-DEVICE void keep_steps(void* to, Sums (&s)[ROW_BLOCKS], const Walk& w, i64 unit) {
+DEVICE void keep_steps(void* to, Square (&s)[ROW_BLOCKS], const Walk& w, i64 unit) {
   Element* const at = static_cast<Element*>(to) + (unit * (PADDED_VALUES / 16) + (w.first + w.own) / 16) * ROW_BLOCKS * BLOCK;
 #pragma unroll
   for (int r = 0; r < ROW_BLOCKS; r++) store_block(at + r * BLOCK, s[r]);
 }
 
 // Adds up what both warps of a pair have.
-DEVICE void exchange(const Walk& w, char* shared, Sums (&s)[ROW_BLOCKS]) {
+DEVICE void exchange(const Walk& w, char* shared, Square (&s)[ROW_BLOCKS]) {
   if constexpr (HALVES == 1) return;
   const int thread = threadIdx.x, other = thread < COMPUTE / 2 ? thread + COMPUTE / 2 : thread - COMPUTE / 2;
   float4* const room = reinterpret_cast<float4*>(shared + EXCHANGE_AT);
@@ -163,8 +163,8 @@ DEVICE void exchange(const Walk& w, char* shared, Sums (&s)[ROW_BLOCKS]) {
 }
 
 // A chunk forwards, and D.
-DEVICE void step_forwards(const Walk& w, char* shared, const Stage& stage, State& state, Sums (&d)[ROW_BLOCKS]) {
-  Sums e[ROW_BLOCKS] = {};
+DEVICE void step_forwards(const Walk& w, char* shared, const Stage& stage, State& state, Square (&d)[ROW_BLOCKS]) {
+  Square e[ROW_BLOCKS] = {};
   state.multiply_keys(e, stage.read_k);
   exchange(w, shared, e);
 #pragma unroll
@@ -200,8 +200,8 @@ DEVICE void step_forwards(const Walk& w, char* shared, const Stage& stage, State
 }
 
 // A chunk backwards, and X.
-DEVICE void step_backwards(const Walk& w, char* shared, const Stage& stage, State& state, Sums (&x)[ROW_BLOCKS]) {
-  Sums y[ROW_BLOCKS] = {};
+DEVICE void step_backwards(const Walk& w, char* shared, const Stage& stage, State& state, Square (&x)[ROW_BLOCKS]) {
+  Square y[ROW_BLOCKS] = {};
   state.multiply_keys(y, stage.written_k);
 #pragma unroll
   for (int r = 0; r < ROW_BLOCKS; r++)
@@ -273,7 +273,7 @@ template <bool FORWARDS> DEVICE void walk(const Params& p, const Walk& w, char* 
     if (!loads && is_there) {
       const i64 unit = index_of(i) * p.heads + w.head;
       const Stage stage(shared + (STAGES == 2 ? i % 2 * STAGE_BYTES : 0), w);
-      Sums steps[ROW_BLOCKS] = {};
+      Square steps[ROW_BLOCKS] = {};
       state.keep(FORWARDS ? p.states : p.gradients, w, unit);
       if constexpr (FORWARDS) step_forwards(w, shared, stage, state, steps); else step_backwards(w, shared, stage, state, steps);
       if (w.half == 0) keep_steps(FORWARDS ? p.d : p.x, steps, w, unit);

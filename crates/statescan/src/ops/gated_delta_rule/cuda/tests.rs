@@ -1,8 +1,9 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill.
 
-use super::backward::{Backward, GRADIENTS, PREPARE, WALK};
+use super::backward::{Backward, GRADIENTS, HOPPER_GRADIENTS, PREPARE, WALK};
 use super::backward_plan::{self, Setting};
 use super::forward::{Plan, STEPS};
+use super::hopper::backward::Walks;
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
@@ -94,6 +95,11 @@ fn add_backward(suite: &mut Suite, args: &Args<'_>, numbers: Numbers, whole: boo
         ..GradientTargets::default()
     };
     let pass = Backward { call, sources: &sources, targets: &targets, plan };
+    if let Some(walks) = Walks::new(&pass, hopper::Route::backward(&call, &plan, numbers)) {
+        suite.add_for(&["sm_90a"], &hopper::backward::UNITS, &walks.units_config());
+        suite.add_for(&["sm_90a"], &hopper::backward::CHAIN, &walks.chain_config());
+        suite.add_for(&["sm_90a"], &HOPPER_GRADIENTS, &walks.gradients_config());
+    }
     let architectures: &[_] = if numbers == Numbers::SMALL { &["sm_80", "sm_120"] } else { &["sm_90a", "sm_100"] };
     suite.add_for(architectures, &PREPARE, &pass.prepare_config());
     suite.add_for(architectures, &WALK, &pass.walk_config());
@@ -136,7 +142,7 @@ fn hopper_compiles() {
         let targets = Targets { y: Some(target(problem.v)), final_state: Some(problem.normal.state(last)), ..Targets::default() };
         let route = hopper::Route::new(&call, Some(problem.v), Numbers::H200).unwrap();
         assert_eq!(route.beside, beside, "{args:?}");
-        suite.add_for(&["sm_90a"], &hopper::UNITS, &route.units_config(&call));
+        suite.add_for(&["sm_90a"], hopper::units_of(&call), &route.units_config(&call));
         suite.add_for(&["sm_90a"], &hopper::CHAIN, &route.chain_config(&call, &targets));
     };
     for (sizes, beside) in [
@@ -149,6 +155,12 @@ fn hopper_compiles() {
         add(&plain, beside);
         add(&everything(DType::BF16, sizes, false), beside);
         add(&Args { sequences: Sequences::CuSeqlens(tensor(DType::I64, &[2])), qk_l2norm: false, ..plain }, beside);
+    }
+    for (sizes, beside) in [([300, 4, 8, 128, 128], true), ([300, 64, 64, 64, 128], false)] {
+        add(&args(DType::BF16, sizes, true), beside);
+        add(&everything(DType::BF16, sizes, true), beside);
+        let bounds = Sequences::CuSeqlens(tensor(DType::I64, &[2]));
+        add(&Args { sequences: bounds, qk_l2norm: false, ..args(DType::BF16, sizes, true) }, beside);
     }
     // channels before time
     let first = |heads: usize| tensor(DType::BF16, &[1, heads, 64, 300]).permute(&[0, 3, 1, 2]);

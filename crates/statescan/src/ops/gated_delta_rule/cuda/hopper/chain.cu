@@ -2,15 +2,13 @@
 //
 //   E^T = V^T - (S^T K^T) diag(entering)        D^T = E^T T^T        S^T <- whole S^T + (D^T diag(leaving)) K
 //
-// while a second warpgroup forms y^T = (S^T Q^T) diag(reading) + D^T A^T of what it is handed: threads of both have the same fragments. One warp loads,
+// while a second warpgroup forms y^T = (S^T Q^T) diag(reading) + D^T A^T of what it is handed: threads of both have the same fragments. Where channels
+// have decays of their own, keys and queries come with the unit and have them already, and `whole` is one for each channel. One warp loads,
 // and the others of its warpgroup write y. Keys are one tile for both products: lines of columns for the first, lines of rows for the second.
-#include "unit.cuh"
+#include "columns.cuh"
 
-static_assert(given<int>(STAGES));
-
-constexpr int K_AT = 0, Q_AT = PANELS * TILE, V_AT = 2 * PANELS * TILE, UNIT_AT = V_AT + TILE, STAGE = UNIT_AT + UNIT_BYTES;
 constexpr int S_AT = STAGES * STAGE, D_AT = S_AT + KEYS * 128, Y_AT = D_AT + TILE, BARRIERS_AT = Y_AT + TILE;
-constexpr int SLICES = VALUES / 64, WRITERS = 3;
+constexpr int WRITERS = 3;
 
 // of a pair of warps, one of each warpgroup that computes, where there are four
 struct Barriers {
@@ -18,40 +16,10 @@ struct Barriers {
 };
 static_assert(SHARED == BARRIERS_AT + int(sizeof(Barriers)), "the plan has counted the same");
 
-struct Work {
-  Piece piece;
-  i64 head;
-  int column, chunks, cut;   // and the chunk that has fewer steps, if any
-  i64 first;                 // unit
-
-  DEVICE explicit Work(const Params& p)
-      : piece(p, blockIdx.x / SLICES / p.heads), head(blockIdx.x / SLICES % p.heads), column(blockIdx.x % SLICES * 64),
-        chunks(int((piece.end - piece.start + CHUNK - 1) / CHUNK)) {
-    cut = (piece.end - piece.start) % CHUNK != 0 ? chunks - 1 : -1;
-    const i64 k = IS_BY_SEQUENCE ? i64(blockIdx.x / SLICES / p.heads) % p.sequence_count : 0;
-    first = (piece.batch * p.heads + head) * p.places + first_unit(p, piece.start, k);
-  }
-  DEVICE int count(int chunk) const { return int(min(piece.end - piece.start - i64(chunk) * CHUNK, i64(CHUNK))); }
-};
-
-struct Chain {
-  const Params& p;
-  const Work w;
-  char* const shared;
+struct Chain : Columns {
   Barriers& barriers;
-  const int thread, lane, warp, pair, fragment;
 
-  DEVICE Chain(const Params& p, char* shared)
-      : p(p), w(p), shared(shared), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)), thread(threadIdx.x % 128), lane(threadIdx.x % 32),
-        warp(thread / 32), pair(lane % 4 * 2), fragment(columns_at()) {}
-
-  DEVICE char* stage(const Turn<STAGES>& turn) const { return shared + turn.at * STAGE; }
-  DEVICE static const f32* factors(const char* stage, int of) { return reinterpret_cast<const f32*>(stage + UNIT_AT + FACTORS_AT) + of; }
-  // those of the columns of a thread's sums
-  DEVICE void load_factors(float2 (&to)[8], const char* stage, int of) const {
-#pragma unroll
-    for (int n = 0; n < 8; n++) to[n] = *reinterpret_cast<const float2*>(factors(stage, of) + 8 * n + pair);
-  }
+  DEVICE Chain(const Params& p, char* shared) : Columns(p, shared, blockIdx.x), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)) {}
 
   // ---- copies: a warp, of which one thread starts them
 
@@ -68,20 +36,19 @@ struct Chain {
       const int step = int(w.piece.start) + chunk * CHUNK;
       if (lane == 0) {
         barrier_arrive_expecting(full, STAGE);
+        if constexpr (!BY_CHANNEL)
 #pragma unroll
-        for (int panel = 0; panel < PANELS; panel++) tile_load(to + K_AT + panel * TILE, p.k_map, full, {64 * panel, key_head, step, batch});
+          for (int panel = 0; panel < PANELS; panel++) tile_load(to + K_AT + panel * TILE, p.k_map, full, {64 * panel, key_head, step, batch});
         tile_load(to + V_AT, p.v_map, full, {w.column, head, step, batch});
+        if constexpr (!BY_CHANNEL)
 #pragma unroll
-        for (int panel = 0; panel < PANELS; panel++) tile_load(to + Q_AT + panel * TILE, p.q_map, full, {64 * panel, key_head, step, batch});
+          for (int panel = 0; panel < PANELS; panel++) tile_load(to + Q_AT + panel * TILE, p.q_map, full, {64 * panel, key_head, step, batch});
       }
       if (chunk >= ready) ready = chunk + units_from(chunk);
       if (lane == 0) bytes_load(to + UNIT_AT, static_cast<const char*>(p.units) + (w.first + chunk) * UNIT_BYTES, UNIT_BYTES, full);
     }
     if constexpr (BESIDE) wait_for_units();
   }
-
-  // until the first kernel has ended
-  DEVICE static void wait_for_units() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
   // How many units there are from a chunk on, at least one, up to 32.
   DEVICE int units_from(int chunk) const {
@@ -183,39 +150,37 @@ struct Chain {
 
   // ---- the state: a warpgroup
 
-  template <int COLUMNS> DEVICE static void as_factors(FragmentA (&to)[COLUMNS / 16], const Sums<COLUMNS>& sums) {
+  // V - E times the factors that are given, in the place of V.
+  DEVICE static void subtract(FragmentA (&v)[4], const Sums<64>& sums, const float2 (&factor)[8]) {
 #pragma unroll
-    for (int k = 0; k < COLUMNS / 16; k++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) to[k].v[i] = pack_bf16(sums.v[8 * k + 2 * i], sums.v[8 * k + 2 * i + 1]);
+    for (int i = 0; i < 16; i++) {
+      u32& two = v[i / 4].v[i % 4];
+      two = pack_bf16(low_bf16(two) - factor[i / 2].x * sums.v[2 * i], high_bf16(two) - factor[i / 2].y * sums.v[2 * i + 1]);
+    }
   }
 
-  // job(number, key, column) for every number of this thread
-  template <typename Job> DEVICE void each_number(Sums<KEYS>& s, Job job) const {
-#pragma unroll
-    for (int i = 0; i < KEYS / 2; i++) job(s.v[i], i / 4 * 8 + pair + i % 2, w.column + 16 * warp + lane / 4 + i / 2 % 2 * 8);
+  DEVICE void begin(Sums<KEYS>& s) const {
+    const StateRow from = source_of(p, w.piece.state);
+    each_number(s, [&](f32& v, int n, int column) {
+      v = HAS_INITIAL && !is_nowhere(from) ? to_f32(*state_at<INITIAL>(p.before, from, w.head, n, column)) : 0.f;
+    });
+  }
+  DEVICE void finish(Sums<KEYS>& s) const {
+    const StateRow to = target_of(p, w.piece.state);
+    if (!is_nowhere(to)) each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, to, w.head, n, column), v); });
   }
 
   DEVICE void keep_state() const {
     Sums<KEYS> s;
     FragmentA state[KEYS / 16];
-    const StateRow from = source_of(p, w.piece.state), to = target_of(p, w.piece.state);
-    each_number(s, [&](f32& v, int n, int column) {
-      v = HAS_INITIAL && !is_nowhere(from) ? to_f32(*state_at<INITIAL>(p.before, from, w.head, n, column)) : 0.f;
-    });
+    begin(s);
     as_factors(state, s);
     Turn<STAGES> turn;
     if (w.chunks > 0) barrier_wait(barriers.full[0], 0);
 #pragma unroll 1
     for (int chunk = 0; chunk < w.chunks; chunk++) {
       char* const from = stage(turn);
-      if (chunk == w.cut) {
-#pragma unroll
-        for (int panel = 0; panel < PANELS; panel++) clear_lines(from + K_AT + panel * TILE, w.count(chunk));
-        clear_lines(from + V_AT, w.count(chunk));
-        fence_async();
-        meet<1, 128>();
-      }
+      if (chunk == w.cut) clear_rest(from, w.count(chunk));
       Sums<64> sums;
       const u64 keys = operand(from + K_AT), t = operand(from + UNIT_AT);
       products_fence();
@@ -233,25 +198,19 @@ struct Chain {
       pin(sums.v);
       hold(state);
       warp_arrive(barriers.state_full[warp]);
-#pragma unroll
-      for (int i = 0; i < 16; i++) {
-        u32& two = e[i / 4].v[i % 4];
-        two = pack_bf16(low_bf16(two) - factor[i / 2].x * sums.v[2 * i], high_bf16(two) - factor[i / 2].y * sums.v[2 * i + 1]);
-      }
+      subtract(e, sums, factor);
       products_fence();
 #pragma unroll
       for (int k = 0; k < 4; k++) multiply<false>(sums, e[k], columns_of(t, k), k > 0);
       products_commit();
-      const f32 whole = *reinterpret_cast<const volatile f32*>(factors(from, WHOLE));
-#pragma unroll
-      for (int i = 0; i < KEYS / 2; i++) s.v[i] *= whole;
+      decay(s, from);
       load_factors(factor, from, LEAVING);
       products_wait();
       pin(sums.v);
       hold(e);
 #pragma unroll
       for (int i = 0; i < 16; i++) d[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i] * factor[i / 2].x, sums.v[2 * i + 1] * factor[i / 2].y);
-      const u64 rows = operand(from + K_AT, TILE);
+      const u64 rows = operand(from + WRITTEN_AT, TILE);
       products_fence();
 #pragma unroll
       for (int k = 0; k < 4; k++) multiply<true>(s, d[k], further(rows, k * 2048), true);
@@ -269,17 +228,9 @@ struct Chain {
       warp_arrive(empty);
       as_factors(state, s);
     }
-    if (HAS_FINAL && !is_nowhere(to)) each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, to, w.head, n, column), v); });
+    if constexpr (HAS_FINAL) finish(s);
   }
 
-  // As `keep` of hopper.cuh, without its chain of instructions: stores that never happen use the factors.
-  template <int COUNT> DEVICE void hold(const FragmentA (&factors)[COUNT]) const {
-    const u32 never = p.seqlen < 0, at = shared_address(shared);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-      asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v4.b32 [%1], {%2, %3, %4, %5}; }"
-                   ::"r"(never), "r"(at), "r"(factors[i].v[0]), "r"(factors[i].v[1]), "r"(factors[i].v[2]), "r"(factors[i].v[3]) : "memory");
-  }
 };
 
 extern "C" __global__ void __launch_bounds__(384, 1) gated_delta_rule_chain(const __grid_constant__ Params p) {

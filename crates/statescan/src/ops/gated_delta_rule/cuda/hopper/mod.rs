@@ -1,4 +1,6 @@
-//! The forward pass on Hopper, for bf16 and one decay a head: units of all chunks, then the chain of chunks.
+//! The forward pass on Hopper, for bf16: units of all chunks, then the chain of chunks.
+
+pub(super) mod backward;
 
 use super::{Call, GATES, INPUTS, Inputs};
 use crate::cuda::{
@@ -14,13 +16,19 @@ use crate::tensor::{DType, View};
 use core::ffi::c_void;
 
 const UNIT: Header = header!("unit.cuh");
+const MAKER: Header = header!("maker.cuh");
+const HEAD_UNITS: Header = header!("head_units.cuh");
+const COLUMNS: Header = header!("columns.cuh");
+const PRELUDE: &[Header] = &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER];
 
-pub(super) static UNITS: Program<Params> =
-    Program::new("gated_delta_rule_units", &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER], include_str!("units.cu"))
-        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT]);
-pub(super) static CHAIN: Program<Params> =
-    Program::new("gated_delta_rule_chain", &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER], include_str!("chain.cu"))
-        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT]);
+pub(super) static UNITS: Program<Params> = Program::new("gated_delta_rule_units", PRELUDE, include_str!("units.cu"))
+    .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, MAKER, HEAD_UNITS]);
+/// Units where channels have decays of their own.
+pub(super) static CHANNEL_UNITS: Program<Params> =
+    Program::new("gated_delta_rule_channel_units", PRELUDE, include_str!("channel_units.cu"))
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, MAKER]);
+pub(super) static CHAIN: Program<Params> = Program::new("gated_delta_rule_chain", PRELUDE, include_str!("chain.cu"))
+    .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, COLUMNS]);
 
 params! {
     /// Parameters of both kernels.
@@ -61,17 +69,14 @@ params! {
 /// Steps of a chunk, and columns of a tile.
 const CHUNK: usize = 64;
 const TILE: usize = CHUNK * 128;
-/// `UNIT_BYTES` of `unit.cuh`.
-const UNIT_BYTES: usize = 2 * TILE + 1024;
+/// `STAGED_BYTES` of `unit.cuh`.
+const STAGED_BYTES: usize = 2 * TILE + 1024;
 /// What dynamic memory may be short of the alignment of tiles, and a workspace of that of units.
 const ALIGNMENT: usize = 1024;
 /// Sequences that are shorter on average take fewer instructions step by step.
 const FEWEST_STEPS: usize = 32;
 /// The most heads of values that share a key.
 const MOST_GROUP: usize = 8;
-/// Warpgroups of the first kernel on a multiprocessor, and tiles of the second one that are loaded ahead.
-const RESIDENT: usize = 3;
-const STAGES: usize = 3;
 
 /// Queries, keys or values, as tiles: of the tensor itself, or of a dense copy in the workspace.
 #[derive(Debug, Clone, Copy)]
@@ -133,6 +138,15 @@ pub(super) fn gather_config(view: &View<'_>) -> Config {
     Config::default().flag("BY_TIME", by_time(view))
 }
 
+/// `UNIT_BYTES` of `unit.cuh`.
+fn unit_bytes(call: &Call<'_, '_>) -> usize {
+    STAGED_BYTES + if call.problem.gates.by_channel { 3 * (call.problem.keys / 64) * TILE } else { 0 }
+}
+
+pub(super) fn units_of(call: &Call<'_, '_>) -> &'static Program<Params> {
+    if call.problem.gates.by_channel { &CHANNEL_UNITS } else { &UNITS }
+}
+
 /// A call that these kernels take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Route {
@@ -158,20 +172,14 @@ impl Route {
             Sequences::SeqIdx(_) => return None,
         };
         let long = p.seqlen >= FEWEST_STEPS * call.sequence_count() && p.seqlen <= i32::MAX as usize;
-        if numbers.capability != (9, 0)
-            || !sizes
-            || !long
-            || p.reverse
-            || p.gates.by_channel
-            || y.is_some_and(|y| y.dtype() != DType::BF16)
-        {
+        if numbers.capability != (9, 0) || !sizes || !long || p.reverse || y.is_some_and(|y| y.dtype() != DType::BF16) {
             return None;
         }
         let slices = [p.value_heads(), p.values / 64].into_iter().try_fold(call.pieces(), usize::checked_mul);
         let slices = slices.filter(|&n| n <= i32::MAX as usize)?;
         let spare = numbers.multiprocessors.saturating_sub(slices);
-        // a unit and a link of the chain take about as long
-        let beside = 5 * spare >= 3 * slices;
+        // a unit and a link of the chain take about as long, but for decays of channels
+        let beside = if p.gates.by_channel { spare >= 2 * slices } else { 5 * spare >= 3 * slices };
         let multiprocessors = if beside { spare } else { numbers.multiprocessors };
         let sources = [Source::new(&p.q)?, Source::new(&p.k)?, Source::new(&p.v)?];
         let route = Route { sources, places, slices: slices as u32, multiprocessors, beside };
@@ -180,8 +188,13 @@ impl Route {
 
     /// Elements of the workspace: copies, and a unit and its flag for every chunk and head of values.
     pub(super) fn workspace_len(&self, call: &Call<'_, '_>) -> usize {
-        let copies = self.sources.iter().fold(ALIGNMENT, |n, source| n.saturating_add(source.bytes()));
-        (self.units(call).saturating_mul(UNIT_BYTES + 4)).saturating_add(copies) / 4
+        let copies = self.copies().saturating_add(ALIGNMENT);
+        (self.units(call).saturating_mul(unit_bytes(call) + 4)).saturating_add(copies) / 4
+    }
+
+    /// Bytes of copies.
+    fn copies(&self) -> usize {
+        self.sources.iter().fold(0, |n, source| n.saturating_add(source.bytes()))
     }
 
     fn units(&self, call: &Call<'_, '_>) -> usize {
@@ -195,36 +208,47 @@ impl Route {
 
     /// Of a warpgroup.
     fn units_shared(&self, call: &Call<'_, '_>) -> usize {
-        let (panels, group) = (call.problem.keys / 64, call.problem.group);
-        // blocks below the diagonal and their inverses in lines of 20 numbers, blocks on the diagonal; sums and betas; lengths; a barrier
-        let room = 4 * (10 * 16 * 20 + 4 * 256 + 2 * group * CHUNK + 2 * CHUNK) + 8;
-        (2 * panels * TILE + UNIT_BYTES + room).next_multiple_of(ALIGNMENT)
+        let (keys, group) = (call.problem.keys, call.problem.group);
+        // betas and sums, whose lines are padded where there is one for each channel; lengths
+        let of_steps = if call.problem.gates.by_channel { 1 + keys + 8 } else { 2 * group } + 2;
+        // blocks below the diagonal and their inverses in lines of 20 numbers, blocks on the diagonal; a barrier
+        let room = 4 * (10 * 16 * 20 + 4 * 256 + of_steps * CHUNK) + 16;
+        (2 * (keys / 64) * TILE + STAGED_BYTES + room).next_multiple_of(ALIGNMENT)
     }
 
     fn chain_shared(&self, call: &Call<'_, '_>) -> usize {
-        let panels = call.problem.keys / 64;
-        let stage = (2 * panels + 1) * TILE + UNIT_BYTES;
-        STAGES * stage + (panels + 2) * TILE + 8 * (2 * STAGES + 18)
+        let (panels, by_channel) = (call.problem.keys / 64, call.problem.gates.by_channel);
+        let rows = if by_channel { 0 } else { 2 * panels * TILE };
+        let stages = self.stages(call);
+        stages * (TILE + rows + unit_bytes(call)) + (panels + 2) * TILE + 8 * (2 * stages + 18)
+    }
+
+    /// Tiles of the second kernel that are loaded ahead.
+    fn stages(&self, call: &Call<'_, '_>) -> usize {
+        if call.problem.gates.by_channel { 2 } else { 3 }
     }
 
     pub(super) fn units_config(&self, call: &Call<'_, '_>) -> Config {
-        let [warpgroups, resident] = self.warpgroups();
+        let [warpgroups, resident] = self.warpgroups(call);
         call.config()
             .flag("UNIT", call.problem.gates.qk_l2norm)
             .flag("BESIDE", self.beside)
+            .flag("BACKWARD", false)
             .int("WARPGROUPS", warpgroups)
             .int("RESIDENT", resident)
             .int("SHARED", self.units_shared(call))
     }
 
     /// Warpgroups of a block of the first kernel, and its blocks on a multiprocessor.
-    fn warpgroups(&self) -> [usize; 2] {
-        if self.beside { [RESIDENT, 1] } else { [1, RESIDENT] }
+    fn warpgroups(&self, call: &Call<'_, '_>) -> [usize; 2] {
+        let most = if call.problem.gates.by_channel { 2 } else { 3 };
+        if self.beside { [most, 1] } else { [1, most] }
     }
 
     pub(super) fn chain_config(&self, call: &Call<'_, '_>, targets: &Targets) -> Config {
         call.config()
             .flag("BESIDE", self.beside)
+            .flag("BACKWARD", false)
             .dtype("Y", type_of(&targets.y))
             .dtype("INITIAL", dtype(&call.problem.initial_state))
             .dtype("FINAL", type_of(&targets.final_state))
@@ -232,32 +256,41 @@ impl Route {
             .flag("IN_LINES", read(&targets.y).is_some_and(|y| neighbours(&y, 3, 8) == 8))
             .flag("HAS_INITIAL", call.problem.initial_state.is_some())
             .flag("HAS_FINAL", targets.final_state.is_some())
-            .int("STAGES", STAGES)
+            .int("STAGES", self.stages(call))
             .int("SHARED", self.chain_shared(call))
     }
 
     fn launches(&self, call: &Call<'_, '_>) -> [Launch; 2] {
-        let [warpgroups, resident] = self.warpgroups();
+        let [warpgroups, resident] = self.warpgroups(call);
         let blocks = self.count(call).div_ceil(warpgroups).min(resident * self.multiprocessors);
         let shared = [warpgroups * self.units_shared(call), self.chain_shared(call)].map(|bytes| (bytes + ALIGNMENT) as u32);
         [Launch::line(blocks as u32, 128 * warpgroups as u32, shared[0]), Launch::line(self.slices, 384, shared[1])]
     }
 
     pub(super) fn plan(&self, call: &Call<'_, '_>) -> Vec<PlannedLaunch> {
-        let launches = self.launches(call).into_iter().zip([UNITS.kernel, CHAIN.kernel]);
+        let launches = self.launches(call).into_iter().zip([units_of(call).kernel, CHAIN.kernel]);
         launches.map(|(launch, kernel)| PlannedLaunch::new("forward", kernel, launch)).collect()
     }
 
+    /// Queries, keys and values as tiles, and where the copies end that they need.
+    ///
     /// # Safety
-    /// The views are valid, and at `workspace` there is room for what the route says.
-    pub(super) unsafe fn launch(&self, queue: &Queue<'_>, call: &Call<'_, '_>, targets: &Targets, workspace: u64) -> Result<()> {
-        let (p, mut at, mut tilings) = (call.problem, workspace.next_multiple_of(128), self.sources.map(|source| source.tiling));
+    /// The views are valid, and at `at` there is room for copies.
+    unsafe fn gather(&self, queue: &Queue<'_>, call: &Call<'_, '_>, mut at: u64) -> Result<([Tiling; 3], u64)> {
+        let (p, mut tilings) = (call.problem, self.sources.map(|source| source.tiling));
         for ((source, view), tiling) in self.sources.iter().zip([&p.q, &p.k, &p.v]).zip(&mut tilings) {
             // SAFETY: the caller's contract.
             *tiling = unsafe { source.gather(queue, view, at)? };
             at += source.bytes() as u64;
         }
-        let ([q, k, v], units) = (tilings, at);
+        Ok((tilings, at))
+    }
+
+    /// # Safety
+    /// The views are valid, and at `workspace` there is room for what the route says.
+    pub(super) unsafe fn launch(&self, queue: &Queue<'_>, call: &Call<'_, '_>, targets: &Targets, workspace: u64) -> Result<()> {
+        // SAFETY: the caller's contract.
+        let ([q, k, v], units) = unsafe { self.gather(queue, call, workspace.next_multiple_of(128))? };
         let params = Params {
             inputs: call.inputs(),
             q_map: q.encode(queue)?,
@@ -267,7 +300,7 @@ impl Route {
             before: States::of(&call.problem.initial_state),
             after: States::of(&read(&targets.final_state)),
             units: Address::new(units),
-            flags: Address::new(units + (self.units(call) * UNIT_BYTES) as u64),
+            flags: Address::new(units + (self.units(call) * unit_bytes(call)) as u64),
             key_heads: call.problem.heads as i64,
             rows: call.problem.batch as i64,
             places: self.places as i64,
@@ -276,7 +309,7 @@ impl Route {
         let [units, chain] = self.launches(call);
         // SAFETY: the caller's contract; the maps describe the views, and the configurations the types of everything else.
         unsafe {
-            queue.launch(&UNITS, || self.units_config(call), units, &params)?;
+            queue.launch(units_of(call), || self.units_config(call), units, &params)?;
             queue.launch_early(&CHAIN, || self.chain_config(call, targets), chain, &params)?;
         }
         Ok(())

@@ -5,16 +5,21 @@
 //   T = (I + M)^-1 diag(beta), M[i,j] = beta[i] Gamma[i,j] <k[i], k[j]> for i > j        A[i,j] = scale Gamma[i,j] <q[i], k[j]> for i >= j
 //
 // as tiles of bf16, with the lengths that are divided out in them, and factors of steps in f32: exp(c) and exp(c[end] - c) over the length of the key,
-// scale exp(c) over the length of the query, and exp(c[end]).
+// scale exp(c) over the length of the query, and exp(c[end]). Where channels have decays of their own factors are those of channels, exp(c[end]), and
+// what the others would weigh is there as tiles: keys as they are read and written, and queries. For the backward pass T is without beta; it is a factor
+// of its own, and in exp(c).
 #pragma once
 #include "inputs.cuh"
 
-static_assert(given<int>(KEYS, VALUES, GROUP) && given<bool>(BESIDE) && given<Sequences>(SEQUENCES));
+static_assert(given<int>(KEYS, VALUES, GROUP) && given<bool>(BESIDE, BACKWARD, BY_CHANNEL) && given<Sequences>(SEQUENCES));
 
 constexpr int CHUNK = 64, TILE = CHUNK * 128, PANELS = KEYS / 64, ALIGNMENT = 1024;
-constexpr int A_AT = TILE, FACTORS_AT = 2 * TILE, UNIT_BYTES = FACTORS_AT + 1024;
+// T and A with the factors, which are made in shared memory, then the tiles of channels
+constexpr int A_AT = TILE, FACTORS_AT = 2 * TILE, STAGED_BYTES = FACTORS_AT + (BACKWARD ? 2048 : 1024);
+constexpr int READ_K_AT = STAGED_BYTES, WRITTEN_K_AT = READ_K_AT + PANELS * TILE, READ_Q_AT = WRITTEN_K_AT + PANELS * TILE;
+constexpr int UNIT_BYTES = BY_CHANNEL ? READ_Q_AT + PANELS * TILE : STAGED_BYTES;
 // places in a unit's factors
-constexpr int ENTERING = 0, LEAVING = CHUNK, READING = 2 * CHUNK, WHOLE = 3 * CHUNK;
+constexpr int ENTERING = 0, LEAVING = CHUNK, READING = 2 * CHUNK, WHOLE = BY_CHANNEL ? 0 : 3 * CHUNK, BETAS = 4 * CHUNK;
 
 // The operand of 16 columns of a tile of panels of 64.
 DEVICE u64 columns_of(u64 tile, int k) { return further(tile, u32(k / 4 * TILE + k % 4 * 32)); }
