@@ -91,7 +91,8 @@ def test_numpy_and_jax(name):
     jax = pytest.importorskip("jax")
     case, pool, y, expected, flags = gathered(CASES[name], None)
     read, write = slots(rows_of(case))
-    for array in (numpy.array, jax.numpy.array):
+    cpu = jax.devices("cpu")[0]
+    for array in (numpy.array, lambda numbers: jax.device_put(numbers, cpu)):
         tensors = {name: array(tensor.numpy()) for name, tensor in case.tensors.items() if name != initial_name(case)}
         given = StatePool(array(pool.numpy()), array(read.numpy()), array(write.numpy()))
         function = getattr(statescan, case.op)
