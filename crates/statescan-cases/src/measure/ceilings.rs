@@ -21,18 +21,20 @@ pub fn read(bytes: usize, threads: usize) -> impl FnMut() {
     // larger arrays are read again and again
     let mut data = Tensor::host(DType::F64, &[bytes.min(UNCACHED) / 8]).expect("a size that memory can have");
     data.fill_bytes(1);
-    let (all, len) = (bytes / 8, data.bytes().len() / 8);
+    let (all, len) = (bytes / LINE, data.bytes().len() / LINE);
     let part = len.div_ceil(threads.max(1)).max(1);
     move || {
-        let rounds = |data: &[u8]| {
+        let rounds = |lines: &[Line]| {
             let mut left = all;
             while left > 0 {
-                let len = data.len() * left.min(part * threads) / (part * threads);
-                black_box(pulp::Arch::new().dispatch(Sum(black_box(&data[..len / 8 * 8]))));
+                let len = lines.len() * left.min(part * threads) / (part * threads);
+                black_box(pulp::Arch::new().dispatch(Sum(black_box(&lines[..len]))));
                 left = left.saturating_sub(part * threads);
             }
         };
-        let mut parts = data.bytes().chunks(8 * part);
+        // SAFETY: any bits are numbers.
+        let (_, lines, _) = unsafe { data.bytes().align_to::<Line>() };
+        let mut parts = lines.chunks(part);
         let own = parts.next();
         std::thread::scope(|scope| {
             parts.for_each(|part| _ = scope.spawn(move || rounds(part)));
@@ -59,11 +61,12 @@ pub fn reading_time(bytes: usize, threads: usize) -> f64 {
 const UNCACHED: usize = 256 << 20;
 
 /// A sum that takes numbers from several places, in registers that do not wait for each other.
-struct Sum<'d>(&'d [u8]);
+struct Sum<'d>(&'d [Line]);
 
+/// Numbers of a line of the cache, which one step takes from each place.
+type Line = [u64; 8];
+const LINE: usize = size_of::<Line>();
 const PLACES: usize = 8;
-/// Bytes of a line of the cache, which one step takes from each place.
-const LINE: usize = 64;
 /// Lines by which a place is asked for ahead.
 const AHEAD: usize = 8;
 
@@ -72,31 +75,33 @@ impl pulp::NullaryFnOnce for Sum<'_> {
 
     #[inline(always)]
     fn call(self) -> u64 {
-        let len = self.0.len() / PLACES;
-        let mut sums = [[0u64; LINE / 8]; PLACES];
-        for at in (0..len / LINE).map(|line| line * LINE) {
+        let (lines, len) = (self.0, self.0.len() / PLACES);
+        let mut sums = [Line::default(); PLACES];
+        // loops over numbers: closures would not be compiled for the processor's vectors
+        for at in 0..len {
             for (place, sums) in sums.iter_mut().enumerate() {
-                let begin = place * len + at;
-                ask_for(self.0, begin + AHEAD * LINE);
-                let (line, _) = self.0[begin..][..LINE].as_chunks();
-                sums.iter_mut().zip(line).for_each(|(sum, x)| *sum = sum.wrapping_add(u64::from_ne_bytes(*x)));
+                let line = &lines[place * len + at];
+                ask_for(core::ptr::from_ref(line).wrapping_add(AHEAD));
+                for i in 0..sums.len() {
+                    sums[i] = sums[i].wrapping_add(line[i]);
+                }
             }
         }
         sums.as_flattened().iter().fold(0, |sum, x| sum.wrapping_add(*x))
     }
 }
 
-/// Asks for the line of the cache that holds this byte, if there is one.
+/// Asks for a line of the cache, if it is there.
 #[inline(always)]
-fn ask_for(data: &[u8], at: usize) {
+fn ask_for(line: *const Line) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing that the program sees, and may have any address.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(data.as_ptr().wrapping_add(at).cast());
+        _mm_prefetch::<_MM_HINT_T0>(line.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (data, at);
+    let _ = line;
 }
 
 /// A dense row-major matrix.

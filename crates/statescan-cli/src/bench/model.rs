@@ -10,12 +10,14 @@ use crate::output::say;
 use crate::text;
 use clap::ValueEnum;
 use serde_json::json;
+use statescan::linear::{forward, rounds_rows};
 use statescan::tensor::Device;
-use statescan::{DType, Exec, Level};
+use statescan::{DType, Exec, Level, Tensor};
 use statescan_cases::measure::ceilings::{projections, read};
 use statescan_cases::measure::median::middle;
 use statescan_cases::measure::turns::{fastest, take};
 use statescan_models::{Config, Model};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The command's name for models.
@@ -110,10 +112,17 @@ fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) ->
         model.prefill(exec, &prompt, &mut model.state())?;
         Ok(())
     };
-    let mut least = projections(PROMPT, &shapes(model.config()), threads);
-    let mut floor = || -> Result<()> {
-        least();
-        Ok(())
+    // products that round rows are faster than those of f32: the least time is that of the same products
+    let (name, mut floor): (_, Box<dyn FnMut() -> Result<()>>) = match rounds_rows(exec, dtype) {
+        true => ("products", Box::new(rounded(exec, &shapes(model.config()))?)),
+        false => {
+            let mut least = projections(PROMPT, &shapes(model.config()), threads);
+            let floor = move || {
+                least();
+                Ok(())
+            };
+            ("gemm", Box::new(floor))
+        }
     };
     let prefill = fastest(take(budget, threads, [&mut prefill, &mut floor], |times| times)?).collect();
 
@@ -128,7 +137,25 @@ fn measure(size: Size, dtype: DType, model: &Model, exec: &Exec, quick: bool) ->
         Ok(())
     };
     let decode = fastest(take(budget, threads, [&mut decode, &mut floor], |times| times)?).collect();
-    Ok([row("prefill", PROMPT, "gemm", prefill), row("decode", 1, "reading", decode)])
+    Ok([row("prefill", PROMPT, name, prefill), row("decode", 1, "reading", decode)])
+}
+
+/// The products of a prompt with weights in bf16 of these shapes.
+fn rounded<'e>(exec: &'e Exec, shapes: &[[usize; 2]]) -> Result<impl FnMut() -> Result<()> + use<'e>> {
+    let room = |dtype, shape: [usize; 2]| Tensor::zeros(exec, dtype, &shape);
+    let weights = shapes.iter().map(|&shape| Ok((shape, room(DType::BF16, shape)?))).collect::<Result<Vec<_>>>()?;
+    // weights of one shape share their rows
+    let mut rows = BTreeMap::new();
+    for &[outputs, inputs] in shapes {
+        rows.insert([outputs, inputs], [room(DType::F32, [PROMPT, inputs])?, room(DType::F32, [PROMPT, outputs])?]);
+    }
+    Ok(move || {
+        for (shape, weight) in &weights {
+            let [x, y] = rows.get_mut(shape).expect("each shape has rows");
+            forward(exec, x.view(), weight.view(), None, y.view_mut())?;
+        }
+        Ok(())
+    })
 }
 
 /// The shapes of all projections.
