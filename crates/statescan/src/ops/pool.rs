@@ -13,7 +13,6 @@ use super::check::{Checker, Kind, state_rows};
 use super::checked::States;
 use super::normal::Normal;
 use super::op::{Op, Step};
-use super::operation::Operation;
 use super::prepared::Prepared;
 use super::sequences::{Segments, StateRow};
 use super::signature::{Argument, Role, Saved, Signature, index};
@@ -68,8 +67,8 @@ pub(crate) const fn pooled(
 
 /// The arguments of an operation that has a form with a pool.
 pub trait InPool {
-    /// The call by position of that form, without the pool and its slots.
-    fn in_pool(&self) -> Call<'_>;
+    /// The call by position of that form, without the pool and its slots, and what runs it.
+    fn in_pool(&self) -> (Call<'_>, &'static Pooled);
 }
 
 /// A pool of states, and the slots that the sequences of a call have in it.
@@ -108,11 +107,9 @@ impl StatePool<'_> {
     /// # Errors
     /// Those of the operation; [`Error::Index`] for slots that do not exist, are written twice, or are written by one sequence and read by another; a pool or
     /// slots of another shape, type or device; [`Error::Presence`] beside an initial state or `seq_idx`. Nothing is written then.
-    pub fn forward(&mut self, exec: &Exec, args: &impl InPool, y: ViewMut<'_>, workspace: Option<ViewMut<'_>>) -> Result<()> {
-        let call = with_pool(args, self.read_indices, self.write_indices);
-        let mut out = Written { state: Some(self.states.reborrow()), workspace, ..Written::default() };
-        out.views[0] = Some(y);
-        operation(&call).forward(exec, &call, &mut out)
+    pub fn forward(&mut self, exec: &Exec, args: &impl InPool, mut y: ViewMut<'_>, workspace: Option<ViewMut<'_>>) -> Result<()> {
+        let (call, pooled) = with_pool(args, self.read_indices, self.write_indices);
+        pooled.update(exec, &call, &mut self.states, &mut y, workspace)
     }
 
     /// Number of `f32` elements of a workspace, none on the CPU.
@@ -120,22 +117,17 @@ impl StatePool<'_> {
     /// # Errors
     /// As [`StatePool::forward`].
     pub fn workspace_len(&self, exec: &Exec, args: &impl InPool) -> Result<usize> {
-        let mut call = with_pool(args, self.read_indices, self.write_indices);
-        call.state = Some(self.states.as_view());
-        operation(&call).workspace_len(exec, &call)
+        let (call, pooled) = with_pool(args, self.read_indices, self.write_indices);
+        pooled.workspace_len(exec, &call, &self.states.as_view())
     }
 }
 
-/// A call with its slots.
-fn with_pool<'a>(args: &'a impl InPool, read: View<'a>, write: View<'a>) -> Call<'a> {
-    let mut call = args.in_pool();
+/// A call with its slots, and what runs it.
+fn with_pool<'a>(args: &'a impl InPool, read: View<'a>, write: View<'a>) -> (Call<'a>, &'static Pooled) {
+    let (mut call, pooled) = args.in_pool();
     let len = call.signature.arguments.len();
     (call.views[len - 2], call.views[len - 1]) = (Some(read), Some(write));
-    call
-}
-
-fn operation(call: &Call<'_>) -> &'static Operation {
-    Operation::find(call.signature.name).expect("the signature is an operation's")
+    (call, pooled)
 }
 
 /// A pool that a call reads, and where its sequences lie in it.
@@ -254,9 +246,9 @@ impl Segments {
 }
 
 /// The operation of a table whose states lie in a pool.
-pub(crate) struct Pooled {
-    pub op: &'static dyn Op,
-    pub signature: &'static Signature,
+pub struct Pooled {
+    pub(crate) op: &'static dyn Op,
+    pub(crate) signature: &'static Signature,
 }
 
 impl Pooled {

@@ -152,8 +152,8 @@ pub static POOLED: Signature = pool::pooled(&SIGNATURE, "causal_conv1d_pooled", 
 pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
 
 impl pool::InPool for Args<'_> {
-    fn in_pool(&self) -> Call<'_> {
-        Call { signature: &POOLED, ..self.call() }
+    fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {
+        (Call { signature: &POOLED, ..self.call() }, &IN_POOL)
     }
 }
 

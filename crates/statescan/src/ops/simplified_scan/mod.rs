@@ -189,8 +189,9 @@ pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: 
 pub(super) static INNER_IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &INNER };
 
 impl pool::InPool for Args<'_> {
-    fn in_pool(&self) -> Call<'_> {
-        Call { signature: if self.d.is_some() { &POOLED_INNER } else { &POOLED }, ..self.call() }
+    fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {
+        let (signature, pooled) = if self.d.is_some() { (&POOLED_INNER, &INNER_IN_POOL) } else { (&POOLED, &IN_POOL) };
+        (Call { signature, ..self.call() }, pooled)
     }
 }
 
