@@ -37,6 +37,7 @@
 
 mod cpu;
 mod cuda;
+mod passes;
 mod problem;
 pub mod reference;
 pub mod update;

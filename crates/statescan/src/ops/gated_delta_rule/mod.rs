@@ -67,6 +67,7 @@
 mod cpu;
 mod cuda;
 mod gates;
+mod passes;
 mod problem;
 pub mod reference;
 pub mod update;

@@ -34,6 +34,7 @@
 
 mod cpu;
 mod cuda;
+mod passes;
 mod problem;
 pub mod reference;
 mod summary;

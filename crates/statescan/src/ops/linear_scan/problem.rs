@@ -1,16 +1,11 @@
 //! A checked call in normal form.
 
-use super::{Args, Cotangents, GradientTargets, OP, SIGNATURE, Sources, Table, Targets, cpu, cuda, reference};
-use crate::cuda::Stream;
+use super::{Args, OP, SIGNATURE};
 use crate::error::{Error, Result};
-use crate::exec::Exec;
-use crate::ops::call::{Call, Given, Written};
 use crate::ops::check::{Checker, limit_sizes};
 use crate::ops::checked::States;
 use crate::ops::normal::Axes;
-use crate::ops::op::{self, Op, Place};
-use crate::ops::summary::Summary;
-use crate::tensor::{Dense, Device, Shape, View};
+use crate::tensor::{Device, Shape, View};
 
 /// At least one leading axis, time runs forwards.
 #[derive(Debug)]
@@ -80,56 +75,5 @@ impl<'a> Problem<'a> {
     pub(super) fn timed<V: Axes>(&self, view: V) -> V {
         let (view, time) = (self.state(view), self.b.rank().max(2) - 1);
         if self.reverse { view.flip(time) } else { view }
-    }
-}
-
-impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
-        Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
-    }
-
-    fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>> {
-        let exact = reference::forward(&Args::of_call(call))?;
-        Ok(vec![exact.h, exact.final_state, exact.decay])
-    }
-
-    fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>> {
-        Ok(reference::backward(&Args::of_call(call), &Cotangents::of_given(given))?.by_position())
-    }
-
-    fn summary(&self, exec: &Exec, call: &Call<'_>, out: &mut Summary<'_>) -> Result<()> {
-        super::summary(exec, &Args::of_call(call), out)
-    }
-
-    fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
-        super::summary_workspace_len(exec, &Args::of_call(call))
-    }
-}
-
-impl op::Problem for Problem<'_> {
-    fn op(&self) -> &'static str {
-        OP
-    }
-
-    fn state_shape(&self) -> Option<Shape> {
-        Some(self.state_shape)
-    }
-
-    fn workspace_len(&self, stream: &Stream) -> Result<usize> {
-        cuda::workspace_len(stream, self)
-    }
-
-    fn backward_workspace_len(&self, stream: &Stream, h_is_given: bool) -> Result<usize> {
-        cuda::backward_workspace_len(stream, self, h_is_given)
-    }
-
-    fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
-        let targets = Targets::new(self, out);
-        place.run(|exec| cpu::forward(exec, self, &targets), |queue| cuda::forward(queue, self, &targets))
-    }
-
-    fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
-        place.run(|exec| cpu::backward(exec, self, &sources, &targets), |queue| cuda::backward(queue, self, &sources, &targets))
     }
 }

@@ -49,6 +49,7 @@
 
 mod cpu;
 mod cuda;
+mod passes;
 mod problem;
 pub mod reference;
 

@@ -38,6 +38,7 @@
 
 mod cpu;
 mod cuda;
+mod passes;
 mod problem;
 pub mod reference;
 pub(crate) mod summary;

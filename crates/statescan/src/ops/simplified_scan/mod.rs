@@ -38,6 +38,7 @@
 
 pub(crate) mod cpu;
 mod cuda;
+mod passes;
 mod problem;
 pub mod reference;
 mod summary;

@@ -53,6 +53,7 @@
 
 mod cpu;
 mod cuda;
+mod passes;
 mod problem;
 pub mod reference;
 mod summary;

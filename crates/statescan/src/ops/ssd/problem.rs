@@ -1,19 +1,14 @@
 //! A checked call in normal form.
 
-use super::{Args, Cotangents, GradientTargets, OP, SIGNATURE, Sources, Table, Targets, cpu, cuda, reference};
-use crate::cuda::Stream;
+use super::{Args, OP, SIGNATURE};
 use crate::error::{Error, Result};
-use crate::exec::Exec;
-use crate::ops::call::{Call, Given, Written};
 use crate::ops::check::{Checker, check_groups, check_interval};
 use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::op::{self, Op, Place, TwoPhase};
 use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
-use crate::ops::summary::Summary;
 use crate::step_size::StepSize;
-use crate::tensor::{Dense, Device, Shape, View};
+use crate::tensor::{Device, Shape, View};
 
 /// Time runs forwards, maps have a group axis, states have a sequence axis.
 #[derive(Debug, Clone)]
@@ -123,64 +118,5 @@ impl<'a> Problem<'a> {
     /// A state in normal form.
     pub(super) fn state<V: Axes>(&self, view: V) -> V {
         self.normal.state(view)
-    }
-}
-
-impl Op for Table {
-    fn problem<'a>(&self, call: &Call<'a>, device: Device, states: States<'a>) -> Result<Box<dyn op::Problem + Send + 'a>> {
-        Ok(Box::new(Problem::new(&Args::of_call(call), device, states)?))
-    }
-
-    fn reference(&self, call: &Call<'_>) -> Result<Vec<Dense>> {
-        let exact = reference::forward(&Args::of_call(call))?;
-        Ok(vec![exact.y, exact.final_state])
-    }
-
-    fn reference_backward(&self, call: &Call<'_>, given: &Given<'_>) -> Result<Vec<Option<Dense>>> {
-        Ok(reference::backward(&Args::of_call(call), &Cotangents::of_given(given))?.by_position())
-    }
-
-    fn summary(&self, exec: &Exec, call: &Call<'_>, out: &mut Summary<'_>) -> Result<()> {
-        super::summary(exec, &Args::of_call(call), out)
-    }
-
-    fn summary_workspace_len(&self, exec: &Exec, call: &Call<'_>) -> Result<usize> {
-        super::summary_workspace_len(exec, &Args::of_call(call))
-    }
-}
-
-impl op::Problem for Problem<'_> {
-    fn op(&self) -> &'static str {
-        OP
-    }
-
-    fn state_shape(&self) -> Option<Shape> {
-        Some(self.state_shape)
-    }
-
-    fn saved_len(&self) -> usize {
-        if self.x.device() == Device::Cpu { cpu::Checkpoints::new(self).len } else { 0 }
-    }
-
-    fn workspace_len(&self, stream: &Stream) -> Result<usize> {
-        cuda::workspace_len(stream, self)
-    }
-
-    fn backward_workspace_len(&self, stream: &Stream, _has_saved: bool) -> Result<usize> {
-        cuda::backward_workspace_len(stream, self)
-    }
-
-    fn forward(&self, place: Place<'_>, out: &mut Written<'_>) -> Result<()> {
-        let targets = Targets::new(self, out);
-        place.run(|exec| cpu::forward(exec, self, &targets), |queue| cuda::forward(queue, self, &targets))
-    }
-
-    fn backward(&self, place: Place<'_>, given: &Given<'_>, grads: &mut Written<'_>) -> Result<()> {
-        let (sources, targets) = (Sources::new(self, given), GradientTargets::new(self, grads));
-        place.run(|exec| cpu::backward(exec, self, &sources, &targets), |queue| cuda::backward(queue, self, &sources, &targets))
-    }
-
-    fn phases(&self) -> Option<&dyn TwoPhase> {
-        Some(self)
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Nothing is kept from the forward pass: its states are computed again, which costs less than writing and reading them would.
 
+use super::forward::WalkRoute;
 use super::half_states;
 use super::hopper::fused::{self, Parts};
 use super::portable::gradients::{self, Places};
@@ -39,7 +40,7 @@ pub(super) fn run(
     let call = Call::new(problem, sources.y);
     let pass = Backward { stream, sources, targets, call, base, ends };
     match Route::new(&call, sources, targets, Hardware::of(stream))? {
-        Route::HalfStates(routes) => half_states::backward(&pass, &routes),
+        Route::HalfStates(routes) => pass.run_half_states(&routes),
         Route::Fused(route) => {
             let layout = Layout::new(problem, &route.demand(problem));
             pass.run_fused(&route, &layout, Parts::default())?;
@@ -80,7 +81,7 @@ impl Backward<'_, '_> {
     }
 
     /// Walks forwards and backwards, those that are wanted.
-    fn walk(&self, walks: &[Walk<'_, '_>; 2], routes: &[Option<walk::Route>; 2], layout: &Layout) -> Result<()> {
+    fn walk(&self, walks: &[Walk<'_, '_>; 2], routes: &[Option<WalkRoute>; 2], layout: &Layout) -> Result<()> {
         let slots = [layout.states, layout.gradients].map(|offset| self.at(offset));
         let workspace = (layout.ends_len > 0).then(|| self.at(layout.ends));
         for ((walk, route), slots) in walks.iter().zip(routes).zip(slots) {
@@ -94,17 +95,40 @@ impl Backward<'_, '_> {
     }
 
     /// All gradients in one launch after the walks.
-    pub fn run_fused(&self, route: &Fused, layout: &Layout, parts: Parts) -> Result<()> {
+    fn run_fused(&self, route: &Fused, layout: &Layout, parts: Parts) -> Result<()> {
         let slots = route.fused.plan.slots(self.call.problem);
         let mut walks = walks(self.call, self.sources, self.targets, slots);
         if self.ends.is_some() && route.walks[1].plan.has_two_phases() {
             walks[1].part = Pass::Rest;
         }
-        self.walk(&walks, &route.walks.map(|route| Some(walk::Route::Hopper(route))), layout)?;
+        self.walk(&walks, &route.walks.map(|route| Some(WalkRoute::Hopper(route))), layout)?;
         let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));
         let addresses = fused::Addresses { places: &self.places(layout), terms: &fused::Terms { b, c, walks, maps } };
         // SAFETY: what a pass is made of; the walks have filled the slots.
         unsafe { route.fused.launch(self.stream, &self.call, self.targets, &addresses, parts) }
+    }
+
+    /// One half of the states after the other.
+    fn run_half_states(&self, routes: &[Fused; 2]) -> Result<()> {
+        let p = self.call.problem;
+        let Some(problems) = half_states::of_states(p) else { unreachable!("states that have two routes are halved") };
+        let mut base = self.base;
+        let [x, z, dt, dt_a] = half_states::lens(p).map(|len| {
+            let start = base;
+            base += 4 * len as u64;
+            start
+        });
+        let parts = Parts { x, z, dt, dt_a };
+        let layouts = [0, 1].map(|at| Layout::new(&problems[at], &routes[at].demand(&problems[at])));
+        debug_assert_eq!(layouts[0].bias, layouts[1].bias, "the second half adds to terms of the first");
+        for (at, (half, sources, targets)) in half_states::of_each(p, self.sources, self.targets).iter().enumerate() {
+            let (problem, route, layout) = (&problems[at], &routes[at], &layouts[at]);
+            let pass = Backward { stream: self.stream, sources, targets, call: Call::new(problem, sources.y), base, ends: None };
+            pass.run_fused(route, layout, parts)?;
+            // terms of parameters are summed after the last half
+            pass.sum(layout, route.fused.plan.slices, (*half == fused::HalfStates::Second).then(|| fused::chunks(problem)))?;
+        }
+        Ok(())
     }
 
     /// The gradients within chunks, and those of B and C, one after another.
@@ -128,7 +152,7 @@ impl Backward<'_, '_> {
     }
 
     /// Sums over so many slices into the gradients by B and C, and over so many chunks of each row into those by A, D and dt_bias.
-    pub fn sum(&self, layout: &Layout, slices: usize, chunks: Option<usize>) -> Result<()> {
+    fn sum(&self, layout: &Layout, slices: usize, chunks: Option<usize>) -> Result<()> {
         let t = self.targets;
         let chunks = chunks.map(|chunks| self.call.problem.batch * chunks);
         let slices = (slices > 1).then_some(slices);

@@ -1,13 +1,9 @@
 //! Gradients of more states than a block on Hopper holds: one half of the states after the other. Every gradient but those by B, C and the initial state is
 //! a sum over states, and what the first half has of it is kept in f32 for the second one.
 
-use super::hopper::fused::{self, HalfStates, Parts};
+use super::hopper::fused::HalfStates;
 use super::hopper::packed::SPAN;
 use super::hopper::walk::MOST_STATES;
-use crate::error::Result;
-use crate::ops::ssd::cuda::backward::Backward;
-use crate::ops::ssd::cuda::route::{Fused, Layout};
-use crate::ops::ssd::cuda::{Call, Hardware};
 use crate::ops::ssd::problem::Problem;
 use crate::ops::ssd::{GradientTargets, Sources};
 use crate::tensor::RawViewMut;
@@ -42,7 +38,7 @@ pub(super) fn of_states<'a>(p: &Problem<'a>) -> Option<[Problem<'a>; 2]> {
 }
 
 /// Elements of the parts: like x, like z where its gradient may be wanted, and like dt, twice where decays have steps of their own.
-fn lens(p: &Problem<'_>) -> [usize; 4] {
+pub(super) fn lens(p: &Problem<'_>) -> [usize; 4] {
     let steps = [p.seqlen, p.nheads].into_iter().fold(p.batch, usize::saturating_mul);
     let columns = steps.saturating_mul(p.headdim);
     let (gate, own_decays) = (usize::from(p.z.is_some()), usize::from(p.dt_a.is_some()));
@@ -58,7 +54,7 @@ pub(super) fn workspace_len(p: &Problem<'_>, fused: impl Fn(&Problem<'_>) -> Opt
 }
 
 /// Returns the sources and targets of either half of the states.
-fn of_each<'a>(
+pub(super) fn of_each<'a>(
     p: &Problem<'_>,
     sources: &Sources<'a>,
     targets: &GradientTargets,
@@ -73,42 +69,4 @@ fn of_each<'a>(
         let d = targets.d.filter(|_| half == HalfStates::Second);
         (half, sources, GradientTargets { b: map(targets.b), c: map(targets.c), d, initial_state, ..*targets })
     })
-}
-
-/// The routes of both, if states are halved and kernels can take them.
-pub(super) fn routes(
-    p: &Problem<'_>,
-    sources: &Sources<'_>,
-    targets: &GradientTargets,
-    hardware: Hardware,
-) -> Option<[Fused; 2]> {
-    let problems = of_states(p)?;
-    let [first, second] = of_each(p, sources, targets);
-    let route = |problem, (half, sources, targets): &(HalfStates, Sources<'_>, GradientTargets)| {
-        Fused::new(&Call::new(problem, sources.y), sources, targets, Some(*half), hardware)
-    };
-    Some([route(&problems[0], &first)?, route(&problems[1], &second)?])
-}
-
-/// The backward pass, half of the states at a time.
-pub(super) fn backward(pass: &Backward<'_, '_>, routes: &[Fused; 2]) -> Result<()> {
-    let p = pass.call.problem;
-    let Some(problems) = of_states(p) else { unreachable!("states that have two routes are halved") };
-    let mut base = pass.base;
-    let [x, z, dt, dt_a] = lens(p).map(|len| {
-        let start = base;
-        base += 4 * len as u64;
-        start
-    });
-    let parts = Parts { x, z, dt, dt_a };
-    let layouts = [0, 1].map(|at| Layout::new(&problems[at], &routes[at].demand(&problems[at])));
-    debug_assert_eq!(layouts[0].bias, layouts[1].bias, "the second half adds to terms of the first");
-    for (at, (half, sources, targets)) in of_each(p, pass.sources, pass.targets).iter().enumerate() {
-        let (problem, route, layout) = (&problems[at], &routes[at], &layouts[at]);
-        let pass = Backward { stream: pass.stream, sources, targets, call: Call::new(problem, sources.y), base, ends: None };
-        pass.run_fused(route, layout, parts)?;
-        // terms of parameters are summed after the last half
-        pass.sum(layout, route.fused.plan.slices, (*half == HalfStates::Second).then(|| fused::chunks(problem)))?;
-    }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 //! kernels of their own on products of warpgroups (`hopper/walk.rs`, `hopper/fused.rs`) for what models call.
 
 mod backward;
+mod forward;
 mod half_states;
 mod hopper;
 mod phases;
@@ -13,8 +14,8 @@ mod tests;
 mod walk;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
+pub(super) use forward::{forward, workspace_len};
 pub(super) use planned::plan;
-pub(super) use walk::{forward, workspace_len};
 
 use super::Problem;
 use crate::cuda::{Config, Header, Numbers, StepTypes, Stream, Strided, header, params};

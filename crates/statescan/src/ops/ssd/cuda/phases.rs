@@ -1,8 +1,9 @@
 //! Passes in two phases on Hopper, whose walk cuts rows into segments: first what each of them does on its own, then everything from what enters the
 //! row. A backward pass has its walk through time in both phases, and all else in the second one.
 
+use super::forward::{WalkRoute, forward};
 use super::hopper::walk::Route as Hopper;
-use super::walk::{Addresses, Direction, Output, Route, Walk, forward};
+use super::walk::{Addresses, Direction, Output, Walk};
 use super::{Call, Hardware, backward, refuse_double};
 use crate::cuda::{Queue, Stream};
 use crate::error::Result;
@@ -78,7 +79,7 @@ impl TwoPhase for Problem<'_> {
                     route.put_together(queue, &walk, addresses, &None)
                 }
                 // the gradient by y lies so that another kernel reads it, and the second phase is a whole pass
-                None => Route::new(&walk, hardware, false)?.launch(queue, &walk, Addresses::default()),
+                None => WalkRoute::new(&walk, hardware, false)?.launch(queue, &walk, Addresses::default()),
             }
         }
     }

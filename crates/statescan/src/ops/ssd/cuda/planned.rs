@@ -1,9 +1,10 @@
 //! The launches of both passes, as their routes have them.
 
+use super::forward::WalkRoute;
 use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{self, MAPS};
 use super::route::{ByChunk, Fused, Route, walks};
-use super::walk::{Route as WalkRoute, Walk};
+use super::walk::Walk;
 use super::{Call, Hardware, refuse_double};
 use crate::cuda::{Launch, Numbers, PlannedLaunch, written_like};
 use crate::error::Result;

@@ -1,13 +1,14 @@
 //! Which kernels run for a backward pass, decided once, before anything is touched: a function of types, sizes, layouts, what is asked for, and a
 //! device's numbers. Nothing of a device is asked for it, so that tests and `statescan info --plan` know it without one.
 
+use super::forward::WalkRoute;
 use super::half_states;
 use super::hopper::fused;
 use super::hopper::packed;
 use super::hopper::walk as hopper;
 use super::portable::plan::{Cut, Kind, Slots, Tiles, slices};
 use super::portable::walk as portable;
-use super::walk::{Direction, Output, Route as WalkRoute, Walk};
+use super::walk::{Direction, Output, Walk};
 use super::{Call, Hardware, TOO_LARGE};
 use crate::error::Result;
 use crate::ops::on_cuda::Pass;
@@ -49,7 +50,7 @@ pub(super) struct ByChunk {
 
 impl Route {
     pub fn new(call: &Call<'_, '_>, sources: &Sources<'_>, targets: &GradientTargets, hardware: Hardware) -> Result<Route> {
-        if let Some(routes) = half_states::routes(call.problem, sources, targets, hardware) {
+        if let Some(routes) = Fused::of_half_states(call.problem, sources, targets, hardware) {
             return Ok(Route::HalfStates(Box::new(routes)));
         }
         if let Some(route) = Fused::new(call, sources, targets, None, hardware) {
@@ -111,6 +112,21 @@ impl Fused {
         let [forward, backward] = walks(*call, sources, targets, fused.plan.slots(call.problem));
         let route = |walk| hopper::Route::new(walk, hardware.numbers, true);
         Some(Fused { walks: [route(&forward)?, route(&backward)?], fused })
+    }
+
+    /// The routes of both halves of the states, if they are halved and kernels can take them.
+    fn of_half_states(
+        p: &Problem<'_>,
+        sources: &Sources<'_>,
+        targets: &GradientTargets,
+        hardware: Hardware,
+    ) -> Option<[Fused; 2]> {
+        let problems = half_states::of_states(p)?;
+        let [first, second] = half_states::of_each(p, sources, targets);
+        let route = |problem, (half, sources, targets): &(fused::HalfStates, Sources<'_>, GradientTargets)| {
+            Fused::new(&Call::new(problem, sources.y), sources, targets, Some(*half), hardware)
+        };
+        Some([route(&problems[0], &first)?, route(&problems[1], &second)?])
     }
 
     pub fn demand(&self, p: &Problem<'_>) -> Demand {

@@ -2,13 +2,14 @@
 
 use super::super::Args;
 use super::super::{GradientTargets, Sources, Targets};
+use super::forward::{self, WalkRoute};
 use super::half_states;
 use super::hopper::{fused, hand_on, packed, walk as hopper};
 use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{MAPS, Maps, Of};
 use super::portable::walk::WALK;
 use super::route::{ByChunk, Layout, Route};
-use super::walk::{self, Direction, Output, Route as WalkRoute, Walk};
+use super::walk::{Direction, Output, Walk};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Numbers, PlannedLaunch};
@@ -365,7 +366,7 @@ fn a_workspace_suffices_for_every_route() {
                 }
                 let walk = Walk { output: Output::Y(&target(problem.x)), ..Walk::forward(&problem, None, None) };
                 let route = WalkRoute::new(&walk, hardware, true).unwrap();
-                assert!(route.workspace_len(&problem) <= walk::most_workspace(&problem, hardware).unwrap());
+                assert!(route.workspace_len(&problem) <= forward::most_workspace(&problem, hardware).unwrap());
             }
         }
     }
