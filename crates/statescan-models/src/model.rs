@@ -1,8 +1,9 @@
 //! [`Model`]: a language model from a folder.
 
 pub(crate) mod backward;
-pub(crate) mod gradients;
+mod gradients;
 mod host;
+pub(crate) mod rows;
 pub(crate) mod save;
 pub(crate) mod score;
 mod states;

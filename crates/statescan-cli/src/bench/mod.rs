@@ -5,6 +5,7 @@ mod device;
 mod host;
 mod model;
 mod model_device;
+mod model_row;
 mod row;
 
 use crate::error::{Error, Result};

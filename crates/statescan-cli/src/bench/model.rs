@@ -3,13 +3,12 @@
 
 use super::args::{BenchArgs, Size};
 use super::model_device::Bench;
+use super::model_row::{Row, VOCAB, columns, shapes};
 use super::row::progress;
 use crate::error::Result;
 use crate::exec::{cuda_device, level, threads};
 use crate::output::say;
-use crate::text;
 use clap::ValueEnum;
-use serde_json::json;
 use statescan::linear::{forward, rounds_rows};
 use statescan::tensor::Device;
 use statescan::{DType, Exec, Level, Tensor};
@@ -25,9 +24,6 @@ pub(super) const NAME: &str = "model";
 
 /// Tokens of a prompt.
 const PROMPT: usize = 1024;
-/// Rows of the embedding, as published.
-pub(super) const VOCAB: usize = 50280;
-
 impl Size {
     fn name(self) -> String {
         self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
@@ -45,20 +41,6 @@ impl Size {
             _ => Config::mamba(VOCAB, dim, layers),
         }
     }
-}
-
-/// One measurement.
-pub(super) struct Row {
-    pub(super) size: String,
-    pub(super) dtype: DType,
-    pub(super) device: Device,
-    pub(super) threads: usize,
-    pub(super) pass: &'static str,
-    pub(super) tokens: usize,
-    /// The work that alone would take the time of the floor.
-    pub(super) floor: &'static str,
-    pub(super) time: Duration,
-    pub(super) share: f64,
 }
 
 /// Runs the command.
@@ -156,46 +138,4 @@ fn rounded<'e>(exec: &'e Exec, shapes: &[[usize; 2]]) -> Result<impl FnMut() -> 
         }
         Ok(())
     })
-}
-
-/// The shapes of all projections.
-pub(super) fn shapes(config: &Config) -> Vec<[usize; 2]> {
-    let projections = config.tensors().into_iter().filter(|(name, _)| name.ends_with("proj.weight"));
-    projections.map(|(_, shape)| [shape[0], shape[1]]).collect()
-}
-
-impl Row {
-    fn rate(&self) -> f64 {
-        self.tokens as f64 / self.time.as_secs_f64()
-    }
-
-    fn json(&self) -> String {
-        let Row { size, dtype, device, threads, pass, tokens, floor, time, share } = self;
-        json!({
-            "model": if size.starts_with("mamba") { size.clone() } else { format!("mamba-{size}") },
-            "dtype": dtype.to_string(),
-            "device": device.to_string(),
-            "threads": threads,
-            "pass": pass,
-            "tokens": tokens,
-            "median_ns": time.as_nanos() as u64,
-            "tokens_per_s": self.rate(),
-            "floor": floor,
-            "floor_share": share,
-        })
-        .to_string()
-    }
-
-    fn line(&self) -> String {
-        let Row { size, dtype, threads, pass, tokens, floor, time, share, .. } = self;
-        let share = format!("{:.0} % of {floor}", 100.0 * share);
-        let threads = if self.device == Device::Cpu { threads.to_string() } else { self.device.to_string() };
-        let (tokens, rate) = (tokens.to_string(), text::figure(self.rate()));
-        columns(&[size, &dtype.to_string(), &threads, pass, &tokens, &text::time(*time), &rate, &share])
-    }
-}
-
-fn columns(fields: &[&str; 8]) -> String {
-    let [size, dtype, threads, pass, tokens, median, rate, share] = fields;
-    format!("{size:<11} {dtype:<5} {threads:>7} {pass:<8} {tokens:>6} {median:>10} {rate:>9}  {share}")
 }

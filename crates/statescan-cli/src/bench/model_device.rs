@@ -2,7 +2,7 @@
 //! with the logits copied to the host, as a share of reading weights and states at the rate of a copy; a step of training with the smaller models, as a
 //! share of its products: each of a forward pass, and two gradients of each. Times are those of calls, until their results are on the host.
 
-use super::model::{Row, VOCAB, shapes};
+use super::model_row::{Row, VOCAB, shapes};
 use crate::error::Result;
 use statescan::cuda::{Ceilings, elapsed};
 use statescan::{DType, Exec, Tensor};

@@ -7,7 +7,7 @@ use crate::kernels::embedding;
 use crate::kernels::training::{TokenRows, Zeros, clear, cross_entropy, dropout, embedding_backward, scale_by};
 use crate::mixer::{Linear, Multiplied, Room};
 use crate::model::backward::{TrainingRooms, loss_and_gradients};
-use crate::model::gradients::{Dropout, Rows};
+use crate::model::rows::{Dropout, Rows};
 use crate::model::whole::{Added, BlockRooms, Guessed, Trains};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View, ViewMut};

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::kernels::training::{AdamW, Form, Moved, Optimizer};
 use crate::model::Model;
 use crate::model::backward::TrainingRooms;
-use crate::model::gradients::{Dropout, Rows};
+use crate::model::rows::{Dropout, Rows};
 use crate::tensors::{Array, Tensors, zeros_like};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};

@@ -1,6 +1,6 @@
 //! The loss of a model on some texts, and its gradient by every weight, on any device.
 
-use super::gradients::{Dropout, Rows};
+use super::rows::{Dropout, Rows};
 use super::whole::{Added, BlockRooms, Guessed, Whole};
 use crate::config::Config;
 use crate::error::Result;

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::initial::initial;
 use crate::memory;
 use crate::model::Model;
-use crate::model::gradients::Dropout;
+use crate::model::rows::Dropout;
 use crate::random::Random;
 use crate::tensors::{Array, Tensors, zeros_like};
 pub use corpus::Corpus;

@@ -1,6 +1,6 @@
 //! The advice for a call whose shapes do not fit: it names the sizes' sources and a change that makes the call fit.
 
-use super::check::Reading;
+use super::check::reading::Reading;
 use super::signature::{Role, Signature};
 use crate::error::Error;
 use crate::tensor::{Shape, View};

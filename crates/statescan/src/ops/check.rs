@@ -17,12 +17,14 @@
 //! # Ok::<(), statescan::Error>(())
 //! ```
 
+pub(super) mod reading;
 mod sizes;
 
 use super::advice;
 use super::signature::{self, Complex, Role, Signature, fits};
 use crate::error::{Error, Result};
 use crate::tensor::{Argument, DType, Device, Shape, View, ViewMut, first_overlap, is_injective};
+use reading::{Reading, Unread};
 pub(crate) use sizes::Sizes;
 
 /// The types that an argument may have.
@@ -100,45 +102,6 @@ pub(crate) fn limit_sizes(op: &'static str, names: &'static str, sizes: impl Int
 pub(crate) fn limit_states(op: &'static str, dstate: usize) -> Result<()> {
     let error = Error::Value { op, argument: "dstate", expected: "at most 2^20", got: dstate as f64 };
     if dstate <= MOST_STATES { Ok(()) } else { Err(error) }
-}
-
-/// How the shapes of a call are read: the sizes by their letters, and the layout of each argument.
-pub(super) struct Reading {
-    pub sizes: Sizes,
-    pub layouts: [&'static str; signature::MAX_ARGUMENTS],
-}
-
-/// An argument of a rank that no layout has, beside what was read before it.
-pub(super) struct Unread {
-    at: usize,
-    form: Option<&'static str>,
-    sizes: Sizes,
-}
-
-impl Reading {
-    /// The arguments whose shapes say how large a call is, those that count where others disagree first.
-    pub fn order(signature: &'static Signature) -> impl Iterator<Item = usize> {
-        let all = 0..signature.arguments.len();
-        signature.leaders.iter().copied().chain(all).filter(|&at| signature.arguments[at].role != Role::State)
-    }
-
-    /// Reads the shapes of the arguments that are there.
-    pub fn of(signature: &'static Signature, shape: impl Fn(usize) -> Option<Shape>) -> core::result::Result<Self, Unread> {
-        let mut sizes = Sizes::default();
-        let mut layouts = [""; signature::MAX_ARGUMENTS];
-        let mut form = None;
-        for at in Self::order(signature) {
-            let Some(shape) = shape(at) else { continue };
-            let mut of_rank = signature.arguments[at].layouts.iter().copied().filter(|layout| layout.len() == shape.len());
-            let Some(layout) = of_rank.find(|layout| form.is_none_or(|form| fits(layout, form))) else {
-                return Err(Unread { at, form, sizes });
-            };
-            form = form.or_else(|| signature.form(layout));
-            layouts[at] = layout;
-            sizes.add(layout, &shape, signature.free);
-        }
-        Ok(Reading { sizes, layouts })
-    }
 }
 
 /// Checks the tensors of one call, and collects those that must be apart.

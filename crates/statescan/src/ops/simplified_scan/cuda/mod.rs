@@ -6,6 +6,7 @@
 
 mod backward;
 mod hopper;
+mod launch;
 mod plan;
 mod planned;
 mod product;
