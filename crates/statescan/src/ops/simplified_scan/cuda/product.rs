@@ -2,9 +2,7 @@
 
 use super::OP;
 use super::plan::{COLUMNS, DEPTH, RESIDENT, ROWS, Slices};
-use crate::cuda::{
-    Address, COMMON, Config, Kernel, Launch, MMA, Program, SharedMemory, Strided, header, neighbours, params,
-};
+use crate::cuda::{Address, COMMON, Config, Kernel, Launch, MMA, Program, SharedMemory, Strided, header, neighbours, params};
 use crate::error::Result;
 use crate::tensor::{DType, View};
 
