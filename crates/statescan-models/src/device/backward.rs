@@ -56,36 +56,40 @@ impl Trains for Shared {
         Ok(embedding(&self.exec, table, tokens.index(1, 0), factor, y)?)
     }
 
-    /// Without the factor, which only models have that are not trained here.
     fn embed_backward(
         &self,
         (_, order): (View<'_>, Option<&TokenRows>),
         dy: View<'_>,
-        _: f32,
+        factor: f32,
         table: &mut ViewMut<'_>,
     ) -> Result<()> {
-        Ok(embedding_backward(&self.exec, order.expect("sorted before it is used"), dy, table)?)
+        Ok(embedding_backward(&self.exec, order.expect("sorted before it is used"), dy, factor, table)?)
     }
 
     fn add(&self, added: Added<'_>, before: View<'_>, y: &mut ViewMut<'_>, room: &mut ViewMut<'_>) -> Result<()> {
-        let Added { x, product: Linear { weight, bias }, zeros, .. } = added;
-        if zeros.is_none() {
+        // the bias has the factor already
+        let Added { x, product: Linear { weight, bias }, factor, zeros } = added;
+        if zeros.is_none() && factor == 1.0 {
             return Ok(self.products.multiply_add(x, weight, bias, before, y)?);
         }
-        self.products.multiply(x, weight, bias, room, false)?;
-        dropout(&self.exec, before, None, y, false)?;
-        Ok(dropout(&self.exec, room.as_view(), zeros, y, true)?)
+        dropout(&self.exec, before, (None, 1.0), y, false)?;
+        if zeros.is_none() {
+            return Ok(self.products.add_multiple(x, weight, bias, factor, y)?);
+        }
+        clear(&self.exec, room)?;
+        self.products.add_multiple(x, weight, bias, factor, room)?;
+        Ok(dropout(&self.exec, room.as_view(), (zeros, 1.0), y, true)?)
     }
 
-    fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, _: f32, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(dropout(&self.exec, x, zeros, y, false)?)
+    fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(dropout(&self.exec, x, (zeros, factor), y, false)?)
     }
 
     fn cross_entropy(&self, of: Guessed<'_>) -> Result<()> {
-        let Guessed { logits, gradient, losses, targets, batch, unit, .. } = of;
+        let Guessed { logits, gradient, losses, targets, batch, unit, divisor } = of;
         let (count, scale) = (targets.shape()[0], unit / batch as f32);
         let (targets, losses, gradient) = (targets.index(1, 0), &mut losses.index(1, 0), &mut gradient.of_mut(count));
-        Ok(cross_entropy(&self.exec, logits.of(count), targets, scale, losses, gradient)?)
+        Ok(cross_entropy(&self.exec, logits.of(count), targets, [scale, divisor], losses, gradient)?)
     }
 
     fn head_backward(&self, of: Multiplied<'_>, dx: &mut ViewMut<'_>, dweight: &mut ViewMut<'_>, add: bool) -> Result<()> {
@@ -96,9 +100,5 @@ impl Trains for Shared {
 
     fn scale(&self, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()> {
         Ok(scale_by(&self.exec, y, x)?)
-    }
-
-    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(clear(&self.exec, y)?)
     }
 }

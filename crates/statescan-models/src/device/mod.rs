@@ -14,8 +14,8 @@ mod weights;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::kernels::Products;
-use crate::kernels::hybrid::{gate, rotate, softmax};
-use crate::kernels::training::{column_sums, column_sums_workspace_len};
+use crate::kernels::hybrid::{accumulate, gate, gate_backward, rotate, softmax, softmax_backward};
+use crate::kernels::training::{clear, column_sums, column_sums_workspace_len};
 use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Run};
 use crate::model::whole::{BlockRooms, Whole};
 use crate::model::{Logits, Model};
@@ -126,8 +126,24 @@ impl Device for Shared {
         Ok(softmax(&self.exec, scores, seen, scale)?)
     }
 
+    fn softmax_backward(&self, gradients: &mut ViewMut<'_>, shares: View<'_>, scale: f32) -> Result<()> {
+        Ok(softmax_backward(&self.exec, gradients, shares, scale)?)
+    }
+
     fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         Ok(gate(&self.exec, both, y)?)
+    }
+
+    fn gate_backward(&self, both: View<'_>, dy: View<'_>, dboth: &mut ViewMut<'_>) -> Result<()> {
+        Ok(gate_backward(&self.exec, both, dy, dboth)?)
+    }
+
+    fn accumulate(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(accumulate(&self.exec, x, y)?)
+    }
+
+    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(clear(&self.exec, y)?)
     }
 }
 

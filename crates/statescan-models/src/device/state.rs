@@ -134,7 +134,7 @@ impl DeviceState {
         for (from, to) in self.grown.iter().flatten().zip(grown.iter_mut().flatten()).filter(|_| read > 0) {
             for sequence in 0..self.sequences {
                 let from = from.view().index(0, sequence).slice(0, 0..read);
-                let copies = Heads { headdim: from.shape()[1], angles: None, first: 0 };
+                let copies = Heads { headdim: from.shape()[1], angles: None, first: 0, back: false };
                 rotate(exec, from, &copies, &mut to.view_mut().index(0, sequence).slice(0, 0..read))?;
             }
         }

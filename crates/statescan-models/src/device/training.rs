@@ -4,7 +4,7 @@ use super::backward::{Gradients, gradients_of};
 use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
-use crate::kernels::training::{AdamW, Form, Moved, Optimizer};
+use crate::kernels::training::{AdamW, Form, Moved, Optimizer, scale_by};
 use crate::model::Model;
 use crate::model::backward::TrainingRooms;
 use crate::model::rows::{Dropout, Rows};
@@ -19,6 +19,8 @@ pub struct DeviceTraining {
     gradients: Gradients,
     optimizer: Optimizer,
     rooms: TrainingRooms,
+    /// The factor of what layers add to the stream, where it is not 1.
+    residual: Option<Tensor>,
 }
 
 /// A weight, and the means of its gradients and of their squares.
@@ -54,7 +56,6 @@ impl DeviceTraining {
         weights: &Tensors,
         means: [&Tensors; 2],
     ) -> Result<Self> {
-        check_kinds(config)?;
         let shared = Shared::new(exec, &Model::from_tensors(config.clone(), weights)?, dtype)?;
         let upload = |array: &Array| Tensor::from_slice(exec, &array.data, &array.shape);
         let moved = weights.iter().map(|(name, weight)| {
@@ -63,12 +64,23 @@ impl DeviceTraining {
         });
         let weights = moved.collect::<Result<_>>()?;
         let (gradients, optimizer) = (gradients_of(exec, &shared.config)?, Optimizer::new(exec)?);
-        let mut training = DeviceTraining { shared, weights, gradients, optimizer, rooms: TrainingRooms::default() };
+        let factor = config.scales.residual;
+        let residual = if factor == 1.0 { None } else { Some(Tensor::from_slice(exec, &[factor], &[1])?) };
+        let rooms = TrainingRooms::default();
+        let mut training = DeviceTraining { shared, weights, gradients, optimizer, rooms, residual };
         // by the kernel that does it after each step, so that a training which was saved and resumed goes on with the same bits
         let (optimizer, mut moved) = training.moved();
         optimizer.copy(&mut moved)?;
         drop(moved);
+        training.scale_biases()?;
         Ok(training)
+    }
+
+    /// Gives the biases that products use as they add to the stream the factor of what layers add, which weights do not have.
+    fn scale_biases(&mut self) -> Result<()> {
+        let Some(factor) = &self.residual else { return Ok(()) };
+        let Shared { exec, config, weights, .. } = &mut self.shared;
+        weights.last_biases(config).try_for_each(|bias| Ok(scale_by(exec, &mut bias.view_mut(), factor.view())?))
     }
 
     /// All weights, with what is used in their places.
@@ -117,6 +129,8 @@ impl DeviceTraining {
         let loss = self.loss_and_gradients(tokens, seqlen, dropout)?;
         let (optimizer, mut moved) = self.moved();
         optimizer.step(step, longest, &mut moved)?;
+        drop(moved);
+        self.scale_biases()?;
         Ok(loss)
     }
 
@@ -149,13 +163,6 @@ impl DeviceTraining {
     }
 }
 
-/// Refuses a hybrid, before anything is copied.
-fn check_kinds(config: &Config) -> Result<()> {
-    let (what, why) =
-        ("training a hybrid on a GPU", "layers of attention and feed-forward layers are trained on the CPU alone, by Model");
-    if config.family.is_hybrid() { Err(statescan::Error::Unavailable { what, why }.into()) } else { Ok(()) }
-}
-
 /// Only projections lose weight: norms, biases, decays, skips and filters mean something by their size.
 pub(crate) fn decays(name: &str) -> bool {
     ["proj.weight", "_linear.weight", "lora_A.weight", "lora_B.weight"].iter().any(|end| name.ends_with(end))
@@ -180,7 +187,6 @@ impl super::DeviceModel {
         gradients: &mut Tensors,
     ) -> Result<f64> {
         let Shared { exec, config, .. } = &*self.shared;
-        check_kinds(config)?;
         config.check_tokens(tokens)?;
         let (rows, mut found) = (Rows::new(tokens, seqlen)?, gradients_of(exec, config)?);
         let mut rooms = lock(&self.shared.rooms);

@@ -91,6 +91,16 @@ impl Weights {
         all
     }
 
+    /// The biases that are added to the stream, with the factor of what layers add.
+    pub(super) fn last_biases<'w>(&'w mut self, config: &'w Config) -> impl Iterator<Item = &'w mut Tensor> {
+        let all = self
+            .blocks
+            .iter_mut()
+            .zip(&config.layers)
+            .flat_map(|(block, kind)| kind.weights(config).into_iter().zip(&mut block.mixer));
+        all.filter(|(named, _)| named.role == Role::LastBias).map(|(_, tensor)| tensor)
+    }
+
     /// Bytes of projections and head.
     pub(super) fn bytes_per_step(&self, config: &Config) -> usize {
         let size = |tensor: &Tensor| tensor.shape().iter().product::<usize>() * tensor.dtype().size();

@@ -39,13 +39,25 @@ pub(crate) trait Device {
     /// The transpose of a matrix as the weight of a product; it may take a room.
     fn transposed<'t>(&self, matrix: View<'t>, room: &'t mut Room) -> Result<View<'t>>;
 
-    /// Rows `y` that are rows `x` with each head turned by its position, or without angles copies.
+    /// Rows `y` that are rows `x` with each head turned by its position, or back, or without angles copies.
     fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()>;
 
     /// Makes scores (rows, columns) the shares of what each row attends to: the softmax of `scale` times them, over the first `seen` columns in the first
     /// row and one more in each that follows. The shares of others are zero.
     fn softmax(&self, scores: &mut ViewMut<'_>, seen: usize, scale: f32) -> Result<()>;
 
+    /// From gradients by shares to those by scores, in place.
+    fn softmax_backward(&self, gradients: &mut ViewMut<'_>, shares: View<'_>, scale: f32) -> Result<()>;
+
     /// `y = silu(gates) ups`, from rows that have both behind one another.
     fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()>;
+
+    /// From the gradients by `y` to those by gates and by ups.
+    fn gate_backward(&self, both: View<'_>, dy: View<'_>, dboth: &mut ViewMut<'_>) -> Result<()>;
+
+    /// Adds a matrix in f32, or the transpose of one, to rows.
+    fn accumulate(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()>;
+
+    /// `y = 0`.
+    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()>;
 }

@@ -50,7 +50,7 @@ impl Device for Host<'_> {
     fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         for (i, (to, from)) in rows_mut::<f32>(y).zip(rows::<f32>(&x)).enumerate() {
             to.copy_from_slice(from);
-            numbers::rotate(to, of, of.first + i, false);
+            numbers::rotate(to, of, of.first + i);
         }
         Ok(())
     }
@@ -60,12 +60,34 @@ impl Device for Host<'_> {
         Ok(())
     }
 
+    fn softmax_backward(&self, gradients: &mut ViewMut<'_>, shares: View<'_>, scale: f32) -> Result<()> {
+        numbers::softmax_backward(gradients, &shares, scale);
+        Ok(())
+    }
+
     fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
         let hidden = y.shape()[1];
         for (to, both) in rows_mut::<f32>(y).zip(rows::<f32>(&both)) {
             let (gates, ups) = both.split_at(hidden);
             to.iter_mut().zip(gates.iter().zip(ups)).for_each(|(to, (&gate, up))| *to = gate * numbers::sigmoid(gate) * up);
         }
+        Ok(())
+    }
+    fn gate_backward(&self, both: View<'_>, dy: View<'_>, dboth: &mut ViewMut<'_>) -> Result<()> {
+        numbers::gate_backward(&both, &dy, dboth);
+        Ok(())
+    }
+
+    fn accumulate(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        match x.strides()[1] {
+            1 => numbers::add(y, &x),
+            _ => numbers::add_transposed(y, &x.permute(&[1, 0])),
+        }
+        Ok(())
+    }
+
+    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()> {
+        rows_mut::<f32>(y).for_each(|row| row.fill(0.0));
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! The gated feed-forward layer, `down(silu(gate(u)) up(u))`: it remembers nothing.
 
-use super::numbers::gate_backward;
 use super::run::{Back, Part, Run};
 use super::weights::{Linear, Next, Role, listed};
 use super::{Last, Mix, Multiplied, OneRow, Rooms, Row};
@@ -83,7 +82,7 @@ impl Mix for Mlp {
         let Rooms { mixed: dmixed, own: [dboth, ..], workspace, .. } = own;
         let of = Multiplied { x: rooms.mixed.of(rows), product: weights.down, dy: back.dy };
         device.product_backward(of, &mut dmixed.of_mut(rows), false, into.down, workspace)?;
-        gate_backward(&rooms.own[0].of(rows), &dmixed.of(rows), &mut dboth.of_mut(rows));
+        device.gate_backward(rooms.own[0].of(rows), dmixed.of(rows), &mut dboth.of_mut(rows))?;
         for (i, ((product, columns), into)) in weights.into(hidden).zip(into.into).enumerate() {
             let of = Multiplied { x: back.x, product, dy: dboth.of(rows).slice(1, columns) };
             device.product_backward(of, &mut back.dx, i > 0, into, workspace)?;

@@ -42,10 +42,10 @@ pub(super) fn sigmoid(x: f32) -> f32 {
     (1.0 + (-x).exp()).recip()
 }
 
-/// Turns all heads of a row at a position; or back.
-pub(super) fn rotate(row: &mut [f32], of: &Heads<'_>, position: usize, back: bool) {
+/// Turns all heads of a row at a position, or back.
+pub(super) fn rotate(row: &mut [f32], of: &Heads<'_>, position: usize) {
     let Some(angles) = of.angles else { return };
-    let (half, sign) = (angles.len(), if back { -1.0 } else { 1.0 });
+    let (half, sign) = (angles.len(), if of.back { -1.0 } else { 1.0 });
     let angles = rows::<f32>(&angles).next().unwrap_or_default();
     let turns: Vec<(f32, f32)> = angles.iter().map(|angle| (position as f32 * angle).sin_cos()).collect();
     for head in row.chunks_exact_mut(of.headdim) {

@@ -98,11 +98,6 @@ impl Trains for Host<'_> {
         }
         Ok(())
     }
-
-    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()> {
-        rows_mut::<f32>(y).for_each(|row| row.fill(0.0));
-        Ok(())
-    }
 }
 
 /// Random zeros in dense rows.

@@ -111,7 +111,4 @@ pub(crate) trait Trains: Device {
 
     /// `y = y x`, number by number.
     fn scale(&self, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()>;
-
-    /// `y = 0`.
-    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()>;
 }

@@ -3,14 +3,16 @@
 //!
 //! | call | what it computes |
 //! |---|---|
-//! | [`rotate`] | rows whose heads are turned by their positions, or copied |
-//! | [`softmax`] | shares of what each row attends to, from scores |
-//! | [`gate`] | `y = silu(gates) ups` |
+//! | [`rotate`] | rows whose heads are turned by their positions, or back, or copied |
+//! | [`softmax`], [`softmax_backward`] | shares of what each row attends to, from scores |
+//! | [`gate`], [`gate_backward`] | `y = silu(gates) ups` |
+//! | [`accumulate`] | a matrix added to rows |
 //! | [`attention_step`] | attention of one row between its projections |
 //!
 //! Scores and what shares are multiplied with are products, one for each head. They take memory and time by the number of tokens, which is right for the
 //! few layers of attention between scans, and not for long contexts.
 
+mod accumulate;
 mod gate;
 mod rotate;
 mod softmax;
@@ -18,9 +20,10 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use gate::gate;
+pub use accumulate::accumulate;
+pub use gate::{gate, gate_backward};
 pub use rotate::{Heads, rotate};
-pub use softmax::softmax;
+pub use softmax::{softmax, softmax_backward};
 pub use step::{AttentionStep, attention_step};
 
 /// The header that kernels with rotations share.

@@ -5,5 +5,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) rotate(const __grid_consta
   if (row >= p.rows) return;
   const u32 column = u32(at % p.columns), d = column % p.headdim;
   const X* const head = static_cast<const X*>(p.x) + row * p.x_pitch + (column - d);
-  assign(static_cast<Y*>(p.y)[row * p.y_pitch + column], turned(head, d, p.pairs, p.angles, p.first + row));
+  assign(static_cast<Y*>(p.y)[row * p.y_pitch + column], turned(head, d, p.pairs, p.angles, p.first + row, p.sign));
 }

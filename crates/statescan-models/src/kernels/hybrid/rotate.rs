@@ -28,6 +28,8 @@ params! {
         first: i64,
         headdim: u32,
         pairs: u32,
+        /// -1 to turn back.
+        sign: f32,
     }
 }
 
@@ -40,6 +42,8 @@ pub struct Heads<'h> {
     pub angles: Option<View<'h>>,
     /// The position of the first row; the others follow it.
     pub first: usize,
+    /// Whether heads are turned back: the transpose of the rotation, for gradients.
+    pub back: bool,
 }
 
 impl Heads<'_> {
@@ -90,6 +94,7 @@ pub(super) fn kernel([x, y]: &[Rows; 2], of: &Heads<'_>, pairs: usize) -> Result
         first: of.first as i64,
         headdim: of.headdim as u32,
         pairs: pairs as u32,
+        sign: if of.back { -1.0 } else { 1.0 },
     };
     let config = Config::default().dtype("X", x.dtype).dtype("Y", y.dtype).int("THREADS", THREADS);
     Ok(Kernel { config, launch: Launch::elementwise(OP, x.rows.checked_mul(x.columns), THREADS)?, params })

@@ -68,7 +68,7 @@ pub fn attention_step(
 ) -> Result<()> {
     let stream = exec.as_stream()?;
     let (single, headdim) = (Kind::Exact(DType::F32), args.headdim);
-    let pairs = Heads { headdim, angles: args.angles, first: 0 }.pairs(OP)?;
+    let pairs = Heads { headdim, angles: args.angles, first: 0, back: false }.pairs(OP)?;
     let [room, columns] = keys.shape()[..] else {
         return Err(Error::Rank {
             op: OP,

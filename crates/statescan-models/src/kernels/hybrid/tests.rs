@@ -14,13 +14,16 @@ fn kernels_of_hybrids_compile() {
     let wide = Rows { address: 1 << 20, dtype: DType::F32, rows: 100, columns: 768, pitch: 768 };
     for dtype in TYPES {
         let own = Rows { dtype, ..wide };
-        let heads = Heads { headdim: 64, angles: None, first: 0 };
+        let heads = Heads { headdim: 64, angles: None, first: 0, back: false };
         for rows in [[own, wide], [wide, own]] {
             suite.add(&rotate::ROTATE, &rotate::kernel(&rows, &heads, 0).unwrap().config, 0);
         }
-        suite.add(&gate::GATE, &gate::kernel(&own, &own).unwrap().config, 0);
+        suite.add(&gate::GATE, &gate::kernel(&own, &own, None).unwrap().config, 0);
+        suite.add(&gate::GATE_BACKWARD, &gate::kernel(&own, &own, Some(&own)).unwrap().config, 0);
     }
     suite.add(&softmax::SOFTMAX, &softmax::kernel(&wide, 1, 1.0).unwrap().config, 0);
+    suite.add(&softmax::SOFTMAX_BACKWARD, &softmax::backward_kernel(&[wide; 2], 1.0).unwrap().config, 0);
+    suite.add(&accumulate::ACCUMULATE, &accumulate::kernel(0, [1, 100], &wide).unwrap().config, 0);
     for headdim in [4, 64, 128, 512] {
         let of = |shape: &[usize]| tensor(DType::F32, shape);
         let (projected, position) = (of(&[8 * headdim]), tensor(DType::I32, &[1]));
@@ -70,7 +73,7 @@ fn rows_are_turned_and_gated_as_in_plain_loops() -> Result<()> {
             let (columns, (of_angles, angles)) = (heads * headdim, angles(&exec, pairs.max(1))?);
             let (x, on_x) = random(&exec, dtype, &[rows, columns + 3], 1);
             let (x, turned) = (x.chunks(columns + 3).flat_map(|row| &row[3..]).copied().collect::<Vec<_>>(), pairs > 0);
-            let of = Heads { headdim, angles: turned.then(|| angles.view()), first };
+            let of = Heads { headdim, angles: turned.then(|| angles.view()), first, back: false };
             let expected = rotated(&x, columns, headdim, if turned { &of_angles } else { &[] }, first);
             for to in [DType::F32, dtype] {
                 // rows of a wider tensor, whose other columns stay
@@ -116,6 +119,52 @@ fn shares_are_those_of_a_plain_loop() -> Result<()> {
         let error = softmax(&exec, &mut scores.view_mut(), seen, 1.0).unwrap_err().to_string();
         assert!(error.contains("softmax: `seen`"), "{error}");
     }
+    Ok(())
+}
+
+#[test]
+fn gradients_are_those_of_plain_loops() -> Result<()> {
+    let Some(exec) = gpu() else { return Ok(()) };
+    for (rows, columns) in [(1, 1), (7, 24), (130, 300)] {
+        for dtype in TYPES {
+            let (both, on_both) = random(&exec, dtype, &[rows, 2 * columns], 1);
+            let (dy, on_dy) = random(&exec, dtype, &[rows, columns], 2);
+            let mut dboth = Tensor::empty(&exec, dtype, &[rows, 2 * columns])?;
+            gate_backward(&exec, on_both.view(), on_dy.view(), &mut dboth.view_mut())?;
+            let by_gate = |x: f64| (1.0 + x * (1.0 - silu(x) / x)) * silu(x) / x;
+            let expected = both.chunks(2 * columns).zip(dy.chunks(columns)).flat_map(|(both, dy)| {
+                let (gates, ups) = both.split_at(columns);
+                let by_gates = (0..columns).map(|i| dy[i] * ups[i] * by_gate(gates[i]));
+                by_gates.chain((0..columns).map(|i| dy[i] * silu(gates[i]))).collect::<Vec<_>>()
+            });
+            check(&format!("gate {dtype}"), &numbers(&dboth)?, &expected.collect::<Vec<_>>(), rounding(dtype));
+        }
+        let (scores, mut on_shares) = random(&exec, DType::F32, &[rows, columns + rows], 3);
+        softmax(&exec, &mut on_shares.view_mut(), columns, 0.7)?;
+        let (by_shares, mut gradients) = random(&exec, DType::F32, &[rows, columns + rows], 4);
+        softmax_backward(&exec, &mut gradients.view_mut(), on_shares.view(), 0.7)?;
+        let all = scores.chunks(columns + rows).zip(by_shares.chunks(columns + rows)).enumerate();
+        let expected = all.flat_map(|(row, (scores, gradients))| {
+            let shares = shares(scores, columns + row, f64::from(0.7f32));
+            let mean: f64 = shares.iter().zip(gradients).map(|(share, g)| share * g).sum();
+            shares.iter().zip(gradients).map(|(share, g)| share * (g - mean) * f64::from(0.7f32)).collect::<Vec<_>>()
+        });
+        check("softmax", &numbers(&gradients)?, &expected.collect::<Vec<_>>(), 5e-6);
+        let (x, on_x) = random(&exec, DType::F32, &[columns, rows], 5);
+        let (mut expected, mut y) = random(&exec, DType::F32, &[rows, columns + 5], 6);
+        accumulate(&exec, on_x.view().permute(&[1, 0]), &mut y.view_mut().slice(1, 2..columns + 2))?;
+        for (at, x) in x.iter().enumerate() {
+            expected[at % rows * (columns + 5) + at / rows + 2] += x;
+        }
+        check("sum", &numbers(&y)?, &expected, 1e-7);
+    }
+    let (_, angles) = angles(&exec, 16)?;
+    let (x, on_x) = random(&exec, DType::F32, &[50, 3 * 40], 7);
+    let heads = Heads { headdim: 40, angles: Some(angles.view()), first: 1000, back: false };
+    let [mut turned, mut again] = [Tensor::empty(&exec, DType::F32, &[50, 120])?, Tensor::empty(&exec, DType::F32, &[50, 120])?];
+    rotate(&exec, on_x.view(), &heads, &mut turned.view_mut())?;
+    rotate(&exec, turned.view(), &Heads { back: true, ..heads }, &mut again.view_mut())?;
+    check("turned back", &numbers(&again)?, &x, 1e-6);
     Ok(())
 }
 

@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) dropout(const __grid_const
   for (int k = 0; k < 4; k++) {
     const i64 i = 4 * four + k;
     if (i >= p.count) return;
-    f32 v = to_f32(static_cast<const X*>(p.x)[i]);
-    if constexpr (ZEROS) v = (bits >> (16 * k) & 0xffff) < p.least ? 0.f : v * p.scale;
+    f32 v = to_f32(static_cast<const X*>(p.x)[i]) * p.scale;
+    if constexpr (ZEROS) v = (bits >> (16 * k) & 0xffff) < p.least ? 0.f : v;
     Y& to = static_cast<Y*>(p.y)[i];
     assign(to, ADD ? to_f32(to) + v : v);
   }

@@ -45,13 +45,13 @@ pub struct Zeros {
     pub seed: u64,
 }
 
-/// `y = x` with random zeros, or with `add` that added to `y`: x and y have one shape, are dense, and each of any real type. Without zeros it
+/// `y = factor x` with random zeros, or with `add` that added to `y`: x and y have one shape, are dense, and each of any real type. Without zeros it
 /// converts or adds.
 ///
 /// # Errors
 /// Arguments of wrong shapes, types or devices, that are not dense or overlap, a share out of range; an executor that is not a CUDA one. Nothing is
 /// written then.
-pub fn dropout(exec: &Exec, x: View<'_>, zeros: Option<Zeros>, y: &mut ViewMut<'_>, add: bool) -> Result<()> {
+pub fn dropout(exec: &Exec, x: View<'_>, (zeros, factor): (Option<Zeros>, f32), y: &mut ViewMut<'_>, add: bool) -> Result<()> {
     let stream = exec.as_stream()?;
     let mut checker = Checker::new(OP, exec.device());
     checker.read("x", &x, Kind::Real, &x.shape())?;
@@ -64,7 +64,7 @@ pub fn dropout(exec: &Exec, x: View<'_>, zeros: Option<Zeros>, y: &mut ViewMut<'
     }
     let result = y.as_view();
     let addresses = [x.as_ptr() as u64, result.as_ptr() as u64];
-    let kernel = kernel([x.dtype(), result.dtype()], addresses, x.len(), zeros, add)?;
+    let kernel = kernel([x.dtype(), result.dtype()], addresses, x.len(), (zeros, factor), add)?;
     // SAFETY: as in `column_sums`.
     unsafe { kernel.launch(stream, &DROPOUT) }.map_err(Into::into)
 }
@@ -107,7 +107,7 @@ pub(super) fn kernel(
     [x_type, y_type]: [DType; 2],
     [x, y]: [u64; 2],
     count: usize,
-    zeros: Option<Zeros>,
+    (zeros, factor): (Option<Zeros>, f32),
     add: bool,
 ) -> Result<Kernel<Params>> {
     let config = Config::default()
@@ -123,7 +123,7 @@ pub(super) fn kernel(
         count: count as i64,
         seed: seed as i64,
         least: (share * 65536.0) as u32,
-        scale: (1.0 / (1.0 - share)) as f32,
+        scale: (f64::from(factor) / (1.0 - share)) as f32,
     };
     Ok(Kernel { config, launch: Launch::elementwise(OP, Some(count.div_ceil(4)), THREADS)?, params })
 }

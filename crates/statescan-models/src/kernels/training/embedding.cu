@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) embedding_backward(const _
   f32 sum = to;
   for (i32 i = max(p.starts[blockIdx.x], 0); i < min(i64(p.starts[blockIdx.x + 1]), p.rows); i++) {
     const i64 row = p.order[i];
-    if (row >= 0 && row < p.rows) sum += p.dy[row * p.dy_pitch + column];
+    if (row >= 0 && row < p.rows) sum += p.factor * p.dy[row * p.dy_pitch + column];
   }
   to = sum;
 }

@@ -25,6 +25,7 @@ params! {
         dy_pitch: i64,
         pitch: i64,
         vocab: i64,
+        factor: f32,
     }
 }
 
@@ -77,12 +78,12 @@ impl TokenRows {
     }
 }
 
-/// Adds row i of `dy`, (rows, columns) in f32, to the row of its token in `table`, (vocab, columns) in f32.
+/// Adds `factor` times row i of `dy`, (rows, columns) in f32, to the row of its token in `table`, (vocab, columns) in f32.
 ///
 /// # Errors
 /// Arguments of wrong shapes, types or devices, rows that are not neighbours, a table that overlaps them; an executor that is not a CUDA one. Nothing
 /// is written then.
-pub fn embedding_backward(exec: &Exec, rows: &TokenRows, dy: View<'_>, table: &mut ViewMut<'_>) -> Result<()> {
+pub fn embedding_backward(exec: &Exec, rows: &TokenRows, dy: View<'_>, factor: f32, table: &mut ViewMut<'_>) -> Result<()> {
     let stream = exec.as_stream()?;
     let result = table.as_view();
     let (of_dy, of_table) = (Rows::of(OP, "dy", &dy)?, Rows::of(OP, "table", &result)?);
@@ -92,12 +93,12 @@ pub fn embedding_backward(exec: &Exec, rows: &TokenRows, dy: View<'_>, table: &m
     checker.finish()?;
     let lists = rows.lists.view().as_ptr() as u64;
     let lists = [0, rows.distinct, 2 * rows.distinct + 1].map(|before| lists + 4 * before as u64);
-    let kernel = kernel(&of_dy, &of_table, lists, rows.distinct)?;
+    let kernel = kernel([&of_dy, &of_table], lists, rows.distinct, factor)?;
     // SAFETY: as in `column_sums`; the lists have the lengths that they say.
     unsafe { kernel.launch(stream, &EMBEDDING) }.map_err(Into::into)
 }
 
-pub(super) fn kernel(dy: &Rows, table: &Rows, lists: [u64; 3], distinct: usize) -> Result<Kernel<Params>> {
+pub(super) fn kernel([dy, table]: [&Rows; 2], lists: [u64; 3], distinct: usize, factor: f32) -> Result<Kernel<Params>> {
     let line = Launch::new(OP, Some(distinct), THREADS)?;
     let launch = Launch { grid: [line.grid[0], table.columns.div_ceil(THREADS) as u32, 1], ..line };
     let [tokens, starts, order] = lists.map(Address::new);
@@ -112,6 +113,7 @@ pub(super) fn kernel(dy: &Rows, table: &Rows, lists: [u64; 3], distinct: usize) 
         dy_pitch: dy.pitch as i64,
         pitch: table.pitch as i64,
         vocab: table.rows as i64,
+        factor,
     };
     Ok(Kernel { config: Config::default().int("THREADS", THREADS), launch, params })
 }

@@ -26,6 +26,14 @@ DEVICE Largest over_block(Largest own) {
   return own;
 }
 
+// Logits of a model: what its head gives, divided by a number.
+DEVICE Some divided(const f32* from, f32 divisor) {
+  Some some = *reinterpret_cast<const Some*>(from);
+  if constexpr (DIVIDES)
+    for (int j = 0; j < PIECE; j++) some.v[j] /= divisor;
+  return some;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const __grid_constant__ Params p) {
   const i64 row = blockIdx.x;
   const f32* const x = p.logits + row * p.pitch;
@@ -35,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const __grid
   Largest all = {-__int_as_float(0x7f7fffff), 0.f};
 #pragma unroll 4
   for (u32 i = PIECE * threadIdx.x; i < p.columns; i += PIECE * THREADS) {
-    const Some some = *reinterpret_cast<const Some*>(x + i);
+    const Some some = divided(x + i, p.divisor);
     f32 most = some.v[0];
 #pragma unroll
     for (int j = 1; j < PIECE; j++) most = fmaxf(most, some.v[j]);
@@ -44,16 +52,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) cross_entropy(const __grid
     for (int j = 0; j < PIECE; j++) all.sum += __expf(some.v[j] - all.most);
   }
   all = over_block(all);
-  const f32 scale = p.scale / all.sum;
+  const f32 of_target = p.scale / p.divisor, scale = of_target / all.sum;
 #pragma unroll 4
   for (u32 i = PIECE * threadIdx.x; i < p.columns; i += PIECE * THREADS) {
-    const Some some = *reinterpret_cast<const Some*>(x + i);
+    const Some some = divided(x + i, p.divisor);
     Neighbours<DX, PIECE> by;
 #pragma unroll
-    for (int j = 0; j < PIECE; j++) assign(by.v[j], __expf(some.v[j] - all.most) * scale - (i + j == target ? p.scale : 0.f));
+    for (int j = 0; j < PIECE; j++) assign(by.v[j], __expf(some.v[j] - all.most) * scale - (i + j == target ? of_target : 0.f));
     write_at_once<DX, PIECE>(dx + i, by);
   }
   // targets are not checked on the host: what is none has a loss that is no number
   if (threadIdx.x == 0)
-    p.losses[row] = target < 0 || target >= p.columns ? __int_as_float(0x7fc00000) : logf(all.sum) - (x[target] - all.most);
+    p.losses[row] = target < 0 || target >= p.columns ? __int_as_float(0x7fc00000) : logf(all.sum) - (x[target] / p.divisor - all.most);
 }

@@ -24,10 +24,12 @@ params! {
         gradient_pitch: i64,
         columns: u32,
         scale: f32,
+        /// Divides logits.
+        divisor: f32,
     }
 }
 
-/// The cross entropy of each row of logits with its target, in nats, and `scale` times its gradient: logits (rows, vocab) in f32, targets (rows) in
+/// The cross entropy of each row of logits, divided by `divisor`, with its target, in nats, and `scale` times its gradient: logits (rows, vocab) in f32, targets (rows) in
 /// i32, losses (rows) in f32, gradient (rows, vocab) of any real type. A target beyond the vocabulary has a loss that is NaN.
 ///
 /// # Errors
@@ -37,7 +39,7 @@ pub fn cross_entropy(
     exec: &Exec,
     logits: View<'_>,
     targets: View<'_>,
-    scale: f32,
+    [scale, divisor]: [f32; 2],
     losses: &mut ViewMut<'_>,
     gradient: &mut ViewMut<'_>,
 ) -> Result<()> {
@@ -54,12 +56,16 @@ pub fn cross_entropy(
     checker.write("gradient", gradient, Kind::Real, &shape)?;
     checker.finish()?;
     let [targets, losses] = [targets.as_ptr() as u64, losses.as_view().as_ptr() as u64];
-    let kernel = kernel(&of_logits, &of_gradient, targets, losses, scale)?;
+    let kernel = kernel([&of_logits, &of_gradient], [targets, losses], [scale, divisor])?;
     // SAFETY: as in `column_sums`.
     unsafe { kernel.launch(stream, &ENTROPY) }.map_err(Into::into)
 }
 
-pub(super) fn kernel(logits: &Rows, gradient: &Rows, targets: u64, losses: u64, scale: f32) -> Result<Kernel<Params>> {
+pub(super) fn kernel(
+    [logits, gradient]: [&Rows; 2],
+    [targets, losses]: [u64; 2],
+    [scale, divisor]: [f32; 2],
+) -> Result<Kernel<Params>> {
     let params = Params {
         logits: Address::new(logits.address),
         targets: Address::new(targets),
@@ -69,6 +75,7 @@ pub(super) fn kernel(logits: &Rows, gradient: &Rows, targets: u64, losses: u64, 
         gradient_pitch: gradient.pitch as i64,
         columns: logits.columns as u32,
         scale,
+        divisor,
     };
     // neighbours in one access where every row of both begins so, and ends
     let fits = |count: usize, rows: &Rows| {
@@ -77,6 +84,7 @@ pub(super) fn kernel(logits: &Rows, gradient: &Rows, targets: u64, losses: u64, 
     };
     let fit = |count: &usize| logits.columns.is_multiple_of(*count) && fits(*count, logits) && fits(*count, gradient);
     let piece = [4, 2].into_iter().find(fit).unwrap_or(1);
-    let config = Config::default().dtype("DX", gradient.dtype).int("THREADS", THREADS).int("PIECE", piece);
+    let config =
+        Config::default().dtype("DX", gradient.dtype).int("THREADS", THREADS).int("PIECE", piece).flag("DIVIDES", divisor != 1.0);
     Ok(Kernel { config, launch: Launch::new(OP, Some(logits.rows), THREADS)?, params })
 }

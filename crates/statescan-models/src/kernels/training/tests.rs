@@ -17,15 +17,15 @@ fn kernels_of_training_compile() {
         let wide = Rows { dtype: DType::F32, ..own };
         suite.add(&columns::COLUMNS, &columns::kernel(&own, 0).unwrap().config, 0);
         let odd = Rows { columns: 767, ..own };
-        for own in [&own, &odd] {
+        for (own, divisor) in [(&own, 1.0), (&odd, 1.0), (&own, 8.0)] {
             let wide = Rows { columns: own.columns, ..wide };
-            suite.add(&entropy::ENTROPY, &entropy::kernel(&wide, own, 0, 0, 1.0).unwrap().config, 0);
+            suite.add(&entropy::ENTROPY, &entropy::kernel([&wide, own], [0; 2], [1.0, divisor]).unwrap().config, 0);
         }
         let zeros = Some(Zeros { share: 0.1, seed: 1 });
         for (zeros, types, add) in
             [(zeros, [DType::F32, dtype], false), (zeros, [dtype, DType::F32], true), (None, [DType::F32, dtype], false)]
         {
-            suite.add(&dropout::DROPOUT, &dropout::kernel(types, [0, 0], 100, zeros, add).unwrap().config, 0);
+            suite.add(&dropout::DROPOUT, &dropout::kernel(types, [0, 0], 100, (zeros, 1.0), add).unwrap().config, 0);
         }
     }
     let step = AdamW { rate: 1e-3, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
@@ -33,7 +33,7 @@ fn kernels_of_training_compile() {
         suite.add(&adamw::ADAMW, &step.kernel([0; 2], 0, 7, moves).unwrap().config, 0);
     }
     let wide = Rows { address: 1 << 20, dtype: DType::F32, rows: 100, columns: 768, pitch: 768 };
-    suite.add(&embedding::EMBEDDING, &embedding::kernel(&wide, &wide, [0; 3], 7).unwrap().config, 0);
+    suite.add(&embedding::EMBEDDING, &embedding::kernel([&wide, &wide], [0; 3], 7, 1.0).unwrap().config, 0);
     suite.add(&dropout::SCALE, &dropout::scale([0; 2], 100, true).unwrap().config, 0);
     suite.add(&adamw::SQUARES, &adamw::squares([0; 2], 0, 7).unwrap().config, 0);
     suite.add(&adamw::LENGTH, &adamw::length(0, 0, 7, 1.0).unwrap().config, 0);
@@ -133,9 +133,9 @@ fn rows_of_a_table_get_the_sums_of_their_tokens() -> Result<()> {
         // it grows
         let mut order = TokenRows::new(&exec, 1)?;
         order.sort(&tokens)?;
-        embedding_backward(&exec, &order, on_dy.view(), &mut table.view_mut())?;
+        embedding_backward(&exec, &order, on_dy.view(), 0.5, &mut table.view_mut())?;
         for (&token, dy) in tokens.iter().zip(dy.chunks(columns)) {
-            expected[token as usize * columns..][..columns].iter_mut().zip(dy).for_each(|(to, dy)| *to += dy);
+            expected[token as usize * columns..][..columns].iter_mut().zip(dy).for_each(|(to, dy)| *to += 0.5 * dy);
         }
         check("table", &numbers(&table)?, &expected, 3e-6);
     }
@@ -146,19 +146,29 @@ fn rows_of_a_table_get_the_sums_of_their_tokens() -> Result<()> {
 fn cross_entropy_is_that_of_a_plain_loop() -> Result<()> {
     let Some(exec) = gpu() else { return Ok(()) };
     for dtype in TYPES {
-        for (rows, vocab, scale) in [(1, 2, 1.0f32), (2, 331, 0.5), (40, 256, 0.025), (3, 50280, 0.5)] {
+        for (rows, vocab, scale, divisor) in
+            [(1, 2, 1.0f32, 1.0f32), (2, 331, 0.5, 8.0), (40, 256, 0.025, 0.25), (3, 50280, 0.5, 1.0)]
+        {
             let (logits, on_logits) = random(&exec, DType::F32, &[rows, vocab], 1);
             let targets: Vec<i32> = (0..rows as i32).map(|i| (i * 7919 + 1) % vocab as i32).collect();
             let on_targets = Tensor::from_slice(&exec, &targets, &[rows])?;
             let mut losses = Tensor::empty(&exec, DType::F32, &[rows])?;
             let mut gradient = Tensor::empty(&exec, dtype, &[rows, vocab])?;
-            cross_entropy(&exec, on_logits.view(), on_targets.view(), scale, &mut losses.view_mut(), &mut gradient.view_mut())?;
+            cross_entropy(
+                &exec,
+                on_logits.view(),
+                on_targets.view(),
+                [scale, divisor],
+                &mut losses.view_mut(),
+                &mut gradient.view_mut(),
+            )?;
             let (mut expected, mut by_logits) = (Vec::new(), Vec::new());
             for (x, &target) in logits.chunks(vocab).zip(&targets) {
+                let x: Vec<f64> = x.iter().map(|x| x / f64::from(divisor)).collect();
                 let sum: f64 = x.iter().map(|x| x.exp()).sum();
                 expected.push(sum.ln() - x[target as usize]);
                 let one = |i: usize| if i == target as usize { 1.0 } else { 0.0 };
-                by_logits.extend(x.iter().enumerate().map(|(i, x)| f64::from(scale) * (x.exp() / sum - one(i))));
+                by_logits.extend(x.iter().enumerate().map(|(i, x)| f64::from(scale / divisor) * (x.exp() / sum - one(i))));
             }
             check("losses", &numbers(&losses)?, &expected, 3e-6);
             check("logits", &numbers(&gradient)?, &by_logits, rounding(dtype));
@@ -176,21 +186,21 @@ fn zeros_are_those_of_the_draws() -> Result<()> {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     };
-    for (dtype, count, zeros, add) in [
-        (DType::F32, 4099, Some(Zeros { share: 0.3, seed: u64::MAX - 5 }), false),
-        (DType::BF16, 1, Some(Zeros { share: 0.5, seed: 3 }), true),
-        (DType::F16, 1000, None, true),
-        (DType::F32, 4096, Some(Zeros { share: 0.25, seed: 9 }), true),
+    for (dtype, count, zeros, factor, add) in [
+        (DType::F32, 4099, Some(Zeros { share: 0.3, seed: u64::MAX - 5 }), 1.0, false),
+        (DType::BF16, 1, Some(Zeros { share: 0.5, seed: 3 }), 1.0, true),
+        (DType::F16, 1000, None, 0.75, true),
+        (DType::F32, 4096, Some(Zeros { share: 0.25, seed: 9 }), 0.75, true),
     ] {
         let (x, on_x) = random(&exec, dtype, &[count], 1);
         let (mut expected, mut y) = random(&exec, DType::F32, &[count], 2);
-        dropout(&exec, on_x.view(), zeros, &mut y.view_mut(), add)?;
+        dropout(&exec, on_x.view(), (zeros, factor), &mut y.view_mut(), add)?;
         for (i, (to, x)) in expected.iter_mut().zip(&x).enumerate() {
             let kept = zeros.map_or(1.0, |Zeros { share, seed }| {
                 let bits = draw(seed, i as u64 / 4) >> (16 * (i % 4)) & 0xffff;
                 if (bits as f64) < (share * 65536.0).floor() { 0.0 } else { 1.0 / (1.0 - share) }
             });
-            *to = x * kept + if add { *to } else { 0.0 };
+            *to = x * kept * f64::from(factor) + if add { *to } else { 0.0 };
         }
         check("dropout", &numbers(&y)?, &expected, 3e-7);
         let (times, on_times) = random(&exec, DType::F32, &[count], 3);

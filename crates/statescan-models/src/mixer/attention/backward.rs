@@ -2,18 +2,17 @@
 
 use super::{Sequence, Weights, apart, columns, heads, rows_mut, turns};
 use crate::error::Result;
-use crate::mixer::numbers::{self, add, add_transposed, softmax_backward};
 use crate::mixer::run::{Back, Run, part};
 use crate::mixer::weights::{Linear, listed};
-use crate::mixer::{Multiplied, Room, Rooms};
+use crate::mixer::{Heads, Multiplied, Room, Rooms};
 use statescan::{DType, View};
 
 impl Sequence<'_> {
-    /// From the gradient by its rows of `own.mixed` to those by its queries, keys and values as they are rotated, which are added to what is there but for
-    /// queries: the columns of its rows of the first of `own`'s rooms.
+    /// From the gradient by its rows of the last of `own`'s rooms to those by its queries, keys and values as they are rotated, which are added to what is
+    /// there but for queries: the columns of its rows of the room before.
     fn backward(&self, run: &Run<'_>, queries: &Room, [scores, turned]: [&mut Room; 2], own: &mut Rooms) -> Result<()> {
         let (device, headdim, count) = (run.device, run.config.attention.headdim, self.rows.len());
-        let Rooms { mixed: dmixed, own: [dprojected, dscores, dturned, dhead, ..], workspace, .. } = own;
+        let Rooms { own: [_, dscores, dturned, dhead, drotated, dattended], workspace, .. } = own;
         let rooms = [(&mut *dscores, count, count), (&mut *dturned, headdim, count), (&mut *dhead, count, headdim)];
         rooms.into_iter().try_for_each(|(room, rows, columns)| room.grow(device.exec(), DType::F32, rows, columns))?;
         for (shared, queried) in heads(run.config) {
@@ -22,17 +21,17 @@ impl Sequence<'_> {
             for own in queried {
                 let x = part(queries, &self.rows).slice(1, own.clone());
                 self.shares(run, &self.rows, [x, keys], scores)?;
-                let dy = part(dmixed, &self.rows).slice(1, own.clone());
+                let dy = part(dattended, &self.rows).slice(1, own.clone());
                 let of = Multiplied { x: scores.of(count), product: Linear::plain(values), dy };
                 let into = Linear::plain(dturned.of_mut(headdim));
                 device.product_backward(of, &mut dscores.of_mut(count), false, into, workspace)?;
-                softmax_backward(&mut dscores.of_mut(count), &scores.of(count), run.config.attention.scale);
+                device.softmax_backward(&mut dscores.of_mut(count), scores.of(count), run.config.attention.scale)?;
                 let of = Multiplied { x, product: Linear::plain(keys), dy: dscores.of(count) };
-                let [dqueries, dkeys, dvalues] = apart(run.config, rows_mut(dprojected, &self.rows));
+                let [dqueries, dkeys, dvalues] = apart(run.config, rows_mut(drotated, &self.rows));
                 let into = Linear::plain(dhead.of_mut(count));
                 device.product_backward(of, &mut dqueries.slice(1, own), false, into, workspace)?;
-                add(&mut dkeys.slice(1, shared.clone()), &dhead.of(count));
-                add_transposed(&mut dvalues.slice(1, shared.clone()), &dturned.of(headdim));
+                device.accumulate(dhead.of(count), &mut dkeys.slice(1, shared.clone()))?;
+                device.accumulate(dturned.of(headdim).permute(&[1, 0]), &mut dvalues.slice(1, shared.clone()))?;
             }
         }
         Ok(())
@@ -43,18 +42,28 @@ impl Sequence<'_> {
 pub(super) fn backward(run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()> {
     let (count, [wide, width], device) = (back.steps.rows(), columns(run.config), run.device);
     let (weights, gradients) = (Weights::<View<'_>>::of(run), Weights::bind(run.config, &mut listed(back.into)));
-    own.grow(device.exec(), (back.dy.dtype(), count), wide, &[wide + 2 * width])?;
+    let [dprojected, _, _, _, drotated, dattended] = &mut own.own;
+    let all = [
+        (dprojected, back.dy.dtype(), wide + 2 * width),
+        (&mut *drotated, DType::F32, wide + 2 * width),
+        (&mut *dattended, DType::F32, wide),
+    ];
+    all.into_iter().try_for_each(|(room, dtype, columns)| room.grow(device.exec(), dtype, count, columns))?;
     let of = Multiplied { x: rooms.mixed.of(count), product: weights.o_proj, dy: back.dy };
-    device.product_backward(of, &mut own.mixed.of_mut(count), false, gradients.o_proj, &mut own.workspace)?;
-    own.own[0].numbers_mut().fill(0.0);
+    device.product_backward(of, &mut dattended.of_mut(count), false, gradients.o_proj, &mut own.workspace)?;
+    device.clear(&mut drotated.of_mut(count))?;
     let Rooms { own: [_, queries, known, scores, turned, ..], .. } = rooms;
     for start in (0..count).step_by(back.steps.steps) {
         let rows = start..start + back.steps.steps;
         let [keys, values] = [0..width, width..2 * width].map(|columns| part(known, &rows).slice(1, columns));
         let sequence = Sequence { rows: rows.clone(), position: 0, keys, values };
         sequence.backward(run, queries, [&mut *scores, &mut *turned], own)?;
-        let turned = &mut rows_mut(&mut own.own[0], &rows).slice(1, 0..wide + width);
-        numbers::rows_mut(turned).enumerate().for_each(|(i, row)| numbers::rotate(row, &turns(run, 0), i, true));
+        let Rooms { own: [dprojected, _, _, _, drotated, _], .. } = &mut *own;
+        let (back, copies) = (Heads { back: true, ..turns(run, 0) }, Heads { angles: None, ..turns(run, 0) });
+        for (columns, heads) in [(0..wide + width, back), (wide + width..wide + 2 * width, copies)] {
+            let to = &mut rows_mut(dprojected, &rows).slice(1, columns.clone());
+            device.rotate(part(drotated, &rows).slice(1, columns), &heads, to)?;
+        }
     }
     let Rooms { own: [dprojected, ..], workspace, .. } = own;
     let all = [0..wide, wide..wide + width, wide + width..wide + 2 * width];

@@ -8,7 +8,7 @@
 //! head after the other: a row takes time and memory by the number of tokens before it, which is right for the few layers of attention between scans, and
 //! not for long contexts.
 //!
-//! `backward.rs` has the way back, which goes on the host alone, `step.rs` the way of one row on a GPU.
+//! `backward.rs` has the way back, `step.rs` the way of one row on a GPU.
 
 mod backward;
 mod step;
@@ -77,7 +77,7 @@ fn heads(config: &Config) -> impl Iterator<Item = (Range<usize>, impl Iterator<I
 
 /// How rows are turned, the first of which is at a position.
 fn turns<'r>(run: &Run<'r>, first: usize) -> Heads<'r> {
-    Heads { headdim: run.config.attention.headdim, angles: run.derived.first().copied(), first }
+    Heads { headdim: run.config.attention.headdim, angles: run.derived.first().copied(), first, back: false }
 }
 
 /// Rows of one sequence that are all there is of it, or the latest of it: their rows in rooms, and keys and values of all that was read.
