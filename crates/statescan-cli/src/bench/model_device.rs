@@ -74,7 +74,7 @@ impl Bench {
     fn train(&self, config: &Config, dtype: DType, prompt: &[u32], runs: usize, keep: bool) -> Result<f64> {
         let mut training = DeviceTraining::new(&self.exec, config, &weights(config), dtype)?.keep_activations(keep);
         let rows: Vec<u32> = prompt.chunks(PROMPT[1]).flat_map(|row| row.iter().copied().chain([1])).collect();
-        let step = AdamW { rate: 1e-4, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
+        let step = AdamW { rate: 1e-4, weight_decay: 0.1, betas: [0.9, 0.95], eps: 1e-8, taken: 1 };
         median(runs, 1, || Ok(training.step(&rows, PROMPT[1], 1.0, step).map(drop)?))
     }
 

@@ -8,7 +8,7 @@ use crate::kernels::training::{TokenRows, Zeros, clear, cross_entropy, dropout, 
 use crate::mixer::{Linear, Multiplied, Room};
 use crate::model::backward::{TrainingRooms, loss_and_gradients};
 use crate::model::rows::{Dropout, Rows};
-use crate::model::whole::{Added, BlockRooms, Guessed, Trains};
+use crate::model::whole::{Added, BlockRooms, LogitRows, Trains};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec, View, ViewMut};
 use std::collections::BTreeMap;
@@ -85,8 +85,8 @@ impl Trains for Shared {
         Ok(dropout(&self.exec, x, (zeros, factor), y, false)?)
     }
 
-    fn cross_entropy(&self, of: Guessed<'_>) -> Result<()> {
-        let Guessed { logits, gradient, losses, targets, batch, unit, divisor } = of;
+    fn cross_entropy(&self, of: LogitRows<'_>) -> Result<()> {
+        let LogitRows { logits, gradient, losses, targets, batch, unit, divisor } = of;
         let (count, scale) = (targets.shape()[0], unit / batch as f32);
         let (targets, losses, gradient) = (targets.index(1, 0), &mut losses.index(1, 0), &mut gradient.of_mut(count));
         Ok(cross_entropy(&self.exec, logits.of(count), targets, [scale, divisor], losses, gradient)?)

@@ -1,10 +1,10 @@
-//! [`DeviceTraining`]: weights, gradients and the optimizer's means on an NVIDIA GPU.
+//! [`DeviceTraining`]: weights, gradients and the optimizer's moments on an NVIDIA GPU.
 
 use super::backward::{Gradients, gradients_of};
 use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
-use crate::kernels::training::{AdamW, Form, Moved, Optimizer, scale_by};
+use crate::kernels::training::{AdamW, Form, Optimizer, Param, scale_by};
 use crate::model::Model;
 use crate::model::backward::TrainingRooms;
 use crate::model::rows::{Dropout, Rows};
@@ -12,7 +12,7 @@ use crate::tensors::{Array, Tensors, zeros_like};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
 
-/// A model in training on a GPU. Weights, gradients and means are f32; activations and what products multiply have the type that it was made for.
+/// A model in training on a GPU. Weights, gradients and moments are f32; activations and what products multiply have the type that it was made for.
 pub struct DeviceTraining {
     shared: Shared,
     weights: Vec<Trained>,
@@ -23,7 +23,7 @@ pub struct DeviceTraining {
     residual: Option<Tensor>,
 }
 
-/// A weight, and the means of its gradients and of their squares.
+/// A weight, and the moments of its gradients and of their squares.
 struct Trained {
     name: String,
     weight: Tensor,
@@ -31,7 +31,7 @@ struct Trained {
     second: Tensor,
 }
 
-/// Weights and means on the host.
+/// Weights and moments on the host.
 pub(crate) struct Downloaded {
     pub(crate) weights: Tensors,
     pub(crate) first: Tensors,
@@ -39,14 +39,14 @@ pub(crate) struct Downloaded {
 }
 
 impl DeviceTraining {
-    /// Copies weights, with the names and shapes of [`Config::tensors`], to the executor's device; activations are of a type, f32, bf16 or f16. All means
+    /// Copies weights, with the names and shapes of [`Config::tensors`], to the executor's device; activations are of a type, f32, bf16 or f16. All moments
     /// are zero.
     ///
     /// # Errors
     /// As [`Model::from_tensors`], and [`DeviceModel::new`](super::DeviceModel::new).
     pub fn new(exec: &Exec, config: &Config, weights: &Tensors, dtype: DType) -> Result<Self> {
-        let means = zeros_like(weights);
-        Self::from_parts(exec, config, dtype, weights, [&means, &means])
+        let moments = zeros_like(weights);
+        Self::from_parts(exec, config, dtype, weights, [&moments, &moments])
     }
 
     pub(crate) fn from_parts(
@@ -54,24 +54,24 @@ impl DeviceTraining {
         config: &Config,
         dtype: DType,
         weights: &Tensors,
-        means: [&Tensors; 2],
+        moments: [&Tensors; 2],
     ) -> Result<Self> {
         let shared = Shared::new(exec, &Model::from_tensors(config.clone(), weights)?, dtype)?;
         let upload = |array: &Array| Tensor::from_slice(exec, &array.data, &array.shape);
-        let moved = weights.iter().map(|(name, weight)| {
-            let [first, second] = means.map(|means| upload(&means[name]));
+        let uploaded = weights.iter().map(|(name, weight)| {
+            let [first, second] = moments.map(|moments| upload(&moments[name]));
             Ok(Trained { name: name.clone(), weight: upload(weight)?, first: first?, second: second? })
         });
-        let weights = moved.collect::<Result<_>>()?;
+        let weights = uploaded.collect::<Result<_>>()?;
         let (gradients, optimizer) = (gradients_of(exec, &shared.config)?, Optimizer::new(exec)?);
         let factor = config.scales.residual;
         let residual = if factor == 1.0 { None } else { Some(Tensor::from_slice(exec, &[factor], &[1])?) };
         let rooms = TrainingRooms::default();
         let mut training = DeviceTraining { shared, weights, gradients, optimizer, rooms, residual };
         // by the kernel that does it after each step, so that a training which was saved and resumed goes on with the same bits
-        let (optimizer, mut moved) = training.moved();
-        optimizer.copy(&mut moved)?;
-        drop(moved);
+        let (optimizer, mut params) = training.params();
+        optimizer.copy(&mut params)?;
+        drop(params);
         training.scale_biases()?;
         Ok(training)
     }
@@ -84,16 +84,16 @@ impl DeviceTraining {
     }
 
     /// All weights, with what is used in their places.
-    fn moved(&mut self) -> (&mut Optimizer, Vec<Moved<'_>>) {
+    fn params(&mut self) -> (&mut Optimizer, Vec<Param<'_>>) {
         let DeviceTraining { shared, weights, gradients, optimizer, .. } = self;
         let mut used = shared.weights.tensors_mut(&shared.config);
         let all = weights.iter_mut().map(|Trained { name, weight, first, second }| {
             let form = if name.ends_with(".A_log") { Form::Decay } else { Form::Same };
             let used = used.remove(name).expect("what the model is made of has the names of its weights");
-            Moved {
+            Param {
                 weight: weight.view_mut(),
                 gradient: gradients[name].view(),
-                means: [first.view_mut(), second.view_mut()],
+                moments: [first.view_mut(), second.view_mut()],
                 used: Some((used.view_mut(), form)),
                 decays: decays(name),
             }
@@ -109,13 +109,13 @@ impl DeviceTraining {
         self
     }
 
-    /// The loss before a step, as [`Model::loss_and_gradients`] gives it, and the step: gradients that are longer than `longest`, all of them together,
+    /// The loss before a step, as [`Model::loss_and_gradients`] gives it, and the step: gradients that are longer than `max_grad_norm`, all of them together,
     /// are scaled down; only the weights of projections decay.
     ///
     /// # Errors
     /// As [`Model::loss_and_gradients`]; errors of the device.
-    pub fn step(&mut self, tokens: &[u32], seqlen: usize, longest: f64, step: AdamW) -> Result<f64> {
-        self.step_with_dropout(tokens, seqlen, Dropout::NONE, longest, step)
+    pub fn step(&mut self, tokens: &[u32], seqlen: usize, max_grad_norm: f64, step: AdamW) -> Result<f64> {
+        self.step_with_dropout(tokens, seqlen, Dropout::NONE, max_grad_norm, step)
     }
 
     pub(crate) fn step_with_dropout(
@@ -123,13 +123,13 @@ impl DeviceTraining {
         tokens: &[u32],
         seqlen: usize,
         dropout: Dropout,
-        longest: f64,
+        max_grad_norm: f64,
         step: AdamW,
     ) -> Result<f64> {
         let loss = self.loss_and_gradients(tokens, seqlen, dropout)?;
-        let (optimizer, mut moved) = self.moved();
-        optimizer.step(step, longest, &mut moved)?;
-        drop(moved);
+        let (optimizer, mut params) = self.params();
+        optimizer.step(step, max_grad_norm, &mut params)?;
+        drop(params);
         self.scale_biases()?;
         Ok(loss)
     }

@@ -1,7 +1,7 @@
 //! The loss of a model on some texts, and its gradient by every weight, on any device.
 
 use super::rows::{Dropout, Rows};
-use super::whole::{Added, BlockRooms, Guessed, Whole};
+use super::whole::{Added, BlockRooms, LogitRows, Whole};
 use crate::config::Config;
 use crate::error::Result;
 use crate::kernels::training::TokenRows;
@@ -169,7 +169,7 @@ impl<T: Written> Batch<'_, T> {
             let part = first..rows.min(first + some);
             let (count, x) = (part.len(), normed.of(rows).slice(0, part.clone()));
             device.product(x, product, &mut logits.of_mut(count))?;
-            device.cross_entropy(Guessed {
+            device.cross_entropy(LogitRows {
                 logits,
                 gradient: dlogits,
                 losses: losses.of_mut(rows).slice(0, part.clone()),

@@ -1,7 +1,7 @@
 //! A model on the host, and what its training needs there. All of it goes row by row, or number by number.
 
 use super::Model;
-use super::whole::{Added, Guessed, Trains, Whole};
+use super::whole::{Added, LogitRows, Trains, Whole};
 use crate::error::Result;
 use crate::kernels::training::{TokenRows, Zeros};
 use crate::mixer::numbers::{rows, rows_mut};
@@ -73,8 +73,8 @@ impl Trains for Host<'_> {
         Ok(())
     }
 
-    fn cross_entropy(&self, of: Guessed<'_>) -> Result<()> {
-        let Guessed { logits, gradient, mut losses, targets, batch, divisor, .. } = of;
+    fn cross_entropy(&self, of: LogitRows<'_>) -> Result<()> {
+        let LogitRows { logits, gradient, mut losses, targets, batch, divisor, .. } = of;
         let targets = rows::<i32>(&targets).flatten();
         let mut all = logits.of_mut(losses.shape()[0]);
         for ((row, loss), &target) in rows_mut::<f32>(&mut all).zip(rows_mut::<f64>(&mut losses)).zip(targets) {

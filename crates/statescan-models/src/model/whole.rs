@@ -65,7 +65,7 @@ pub(crate) struct Added<'a> {
 }
 
 /// Rows of logits, whose losses and gradients are asked for.
-pub(crate) struct Guessed<'g> {
+pub(crate) struct LogitRows<'g> {
     pub(crate) logits: &'g mut Room,
     /// The gradients by the products of the head go here.
     pub(crate) gradient: &'g mut Room,
@@ -104,7 +104,7 @@ pub(crate) trait Trains: Device {
     /// `factor` times rows with random zeros.
     fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, factor: f32, y: &mut ViewMut<'_>) -> Result<()>;
 
-    fn cross_entropy(&self, of: Guessed<'_>) -> Result<()>;
+    fn cross_entropy(&self, of: LogitRows<'_>) -> Result<()>;
 
     /// The gradients of a product, as [`Device::product_backward`]; with `add` that by the weight is added to what is there.
     fn head_backward(&self, of: Multiplied<'_>, dx: &mut ViewMut<'_>, dweight: &mut ViewMut<'_>, add: bool) -> Result<()>;

@@ -6,8 +6,8 @@ use crate::kernels::training::AdamW;
 use crate::tensors::{Array, Tensors, zeros_like};
 
 /// The decay rates of the running means of gradients and of their squares: beta1 and beta2.
-const MEMORY: f64 = 0.9;
-const MEMORY_OF_SQUARES: f64 = 0.95;
+const BETA1: f64 = 0.9;
+const BETA2: f64 = 0.95;
 /// Added to the root of the mean square.
 const EPS: f64 = 1e-8;
 /// The learning rate at the end, as a share of the highest.
@@ -29,15 +29,15 @@ impl Moments {
         clip(gradients, options.clip);
         let rate = rate(step, options);
         let taken = step as i32 + 1;
-        let (correct_first, correct_second) = (1.0 - MEMORY.powi(taken), 1.0 - MEMORY_OF_SQUARES.powi(taken));
+        let (correct_first, correct_second) = (1.0 - BETA1.powi(taken), 1.0 - BETA2.powi(taken));
         for (name, weight) in weights {
             let parts = (gradients.get(name), self.first.get_mut(name), self.second.get_mut(name));
             let (Some(gradient), Some(first), Some(second)) = parts else { continue };
             let decay = if decays(name) { rate * options.weight_decay } else { 0.0 };
             for (i, weight) in weight.data.iter_mut().enumerate() {
                 let g = f64::from(gradient.data[i]);
-                let m = MEMORY * f64::from(first.data[i]) + (1.0 - MEMORY) * g;
-                let v = MEMORY_OF_SQUARES * f64::from(second.data[i]) + (1.0 - MEMORY_OF_SQUARES) * g * g;
+                let m = BETA1 * f64::from(first.data[i]) + (1.0 - BETA1) * g;
+                let v = BETA2 * f64::from(second.data[i]) + (1.0 - BETA2) * g * g;
                 (first.data[i], second.data[i]) = (m as f32, v as f32);
                 let change = rate * (m / correct_first) / ((v / correct_second).sqrt() + EPS);
                 *weight = (f64::from(*weight) * (1.0 - decay) - change) as f32;
@@ -48,8 +48,8 @@ impl Moments {
 
 /// A step on a device.
 pub(super) fn on_device(step: usize, options: &Options) -> AdamW {
-    let memory = [MEMORY, MEMORY_OF_SQUARES];
-    AdamW { rate: rate(step, options), weight_decay: options.weight_decay, memory, eps: EPS, taken: step as u32 + 1 }
+    let betas = [BETA1, BETA2];
+    AdamW { rate: rate(step, options), weight_decay: options.weight_decay, betas, eps: EPS, taken: step as u32 + 1 }
 }
 
 /// The learning rate of a step.
@@ -64,11 +64,11 @@ pub(super) fn rate(step: usize, options: &Options) -> f64 {
 }
 
 /// Scales gradients that are longer than this, all together.
-fn clip(gradients: &mut Tensors, longest: f64) {
+fn clip(gradients: &mut Tensors, max_grad_norm: f64) {
     let squares = |array: &Array| array.data.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>();
     let length = gradients.values().map(squares).sum::<f64>().sqrt();
-    if length > longest {
-        let scale = (longest / length) as f32;
+    if length > max_grad_norm {
+        let scale = (max_grad_norm / length) as f32;
         gradients.values_mut().for_each(|array| array.data.iter_mut().for_each(|g| *g *= scale));
     }
 }

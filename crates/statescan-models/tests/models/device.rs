@@ -314,7 +314,7 @@ fn kept_activations_are_those_that_are_computed_again() {
         };
         let weights: Tensors = config.tensors().into_iter().map(array).collect();
         let text = common::tokens(3 * 51, config.vocab);
-        let step = AdamW { rate: 1e-2, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
+        let step = AdamW { rate: 1e-2, weight_decay: 0.1, betas: [0.9, 0.95], eps: 1e-8, taken: 1 };
         let run = |keep: bool| {
             let mut training = DeviceTraining::new(&exec, config, &weights, DType::BF16).unwrap().keep_activations(keep);
             let losses: Vec<f64> = (1..4).map(|taken| training.step(&text, 50, 1.0, AdamW { taken, ..step }).unwrap()).collect();

@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
   const Entry e = p.entries[p.owners[blockIdx.x]];
   const i64 begin = (blockIdx.x - e.first_block) * PART, end = min(e.count, begin + PART);
   const bool aligned = e.form & ALIGNED;
-  const f32 keep = e.form & SHRINKING ? p.keep : 1.f, factor = MOVES ? *p.factor : 1.f;
+  const f32 keep = e.form & SHRINKING ? p.shrinking : 1.f, factor = MOVES ? *p.factor : 1.f;
 #pragma unroll 2
   for (i64 i = begin + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
     const int count = int(min(end - i, i64(4)));
@@ -61,8 +61,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(const __grid_constan
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const f32 g = gradient.v[j] * factor;
-        first.v[j] = __fmaf_rn(p.memory, first.v[j], (1.f - p.memory) * g);
-        second.v[j] = __fmaf_rn(p.memory_of_squares, second.v[j], (1.f - p.memory_of_squares) * g * g);
+        first.v[j] = __fmaf_rn(p.beta1, first.v[j], (1.f - p.beta1) * g);
+        second.v[j] = __fmaf_rn(p.beta2, second.v[j], (1.f - p.beta2) * g * g);
         const f32 change = p.rate * (first.v[j] * p.correct_first) / (sqrtf(second.v[j] * p.correct_second) + p.eps);
         weight.v[j] = __fmaf_rn(weight.v[j], keep, -change);
       }

@@ -54,7 +54,7 @@ params! {
         terms: Address<f32>,
         factor: Address<f32>,
         count: i64,
-        longest: f32,
+        max_grad_norm: f32,
     }
 }
 
@@ -66,16 +66,16 @@ params! {
         factor: Address<f32>,
         rate: f32,
         /// The share of a weight that a step leaves where it decays.
-        keep: f32,
-        memory: f32,
-        memory_of_squares: f32,
+        shrinking: f32,
+        beta1: f32,
+        beta2: f32,
         correct_first: f32,
         correct_second: f32,
         eps: f32,
     }
 }
 
-/// The form in which a model computes with a weight after it was moved.
+/// The form in which a model computes with a weight after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// The weight, in the type of the copy.
@@ -84,15 +84,15 @@ pub enum Form {
     Decay,
 }
 
-/// A weight and what it is moved by: f32, dense and of one shape.
+/// A parameter and what a step changes it by: f32, dense and of one shape.
 #[derive(Debug)]
-pub struct Moved<'m> {
+pub struct Param<'m> {
     /// The weight.
     pub weight: ViewMut<'m>,
     /// Its gradient.
     pub gradient: View<'m>,
-    /// The means of its gradients and of their squares.
-    pub means: [ViewMut<'m>; 2],
+    /// Its moments: the means of its gradients and of their squares.
+    pub moments: [ViewMut<'m>; 2],
     /// The tensor that the model uses in its place, which is written too: dense, with as many numbers, in f32, bf16 or f16.
     pub used: Option<(ViewMut<'m>, Form)>,
     /// Whether a step takes something away of it.
@@ -106,15 +106,15 @@ pub struct AdamW {
     pub rate: f64,
     /// The weight decay: the share of a weight that a step subtracts, times the learning rate.
     pub weight_decay: f64,
-    /// The decay rates of the means of gradients and of their squares: beta1 and beta2.
-    pub memory: [f64; 2],
+    /// The decay rates of the moments of gradients and of their squares: beta1 and beta2.
+    pub betas: [f64; 2],
     /// Added to the root of the mean square.
     pub eps: f64,
     /// Steps taken, with this one.
     pub taken: u32,
 }
 
-/// Moves all weights of a model on a device. It keeps a table of where they lie, which is made again when they lie elsewhere.
+/// Changes all weights of a model on a device. It keeps a table of where they lie, which is made again when they lie elsewhere.
 #[derive(Debug)]
 pub struct Optimizer {
     exec: Exec,
@@ -140,14 +140,14 @@ impl Optimizer {
         Ok(Optimizer { exec: exec.clone(), known: Vec::new(), table: table?, entries: 0, terms: terms?, factor: factor? })
     }
 
-    /// Moves weights by their gradients, which are shortened where they are longer than `longest`, all of them together.
+    /// Changes weights by their gradients, which are scaled down where the norm of all of them together is more than `max_grad_norm`.
     ///
     /// # Errors
     /// Views of wrong shapes, types or devices, or that are not dense or overlap; a device without room. Nothing is written then.
-    pub fn step(&mut self, step: AdamW, longest: f64, weights: &mut [Moved<'_>]) -> Result<()> {
+    pub fn step(&mut self, step: AdamW, max_grad_norm: f64, weights: &mut [Param<'_>]) -> Result<()> {
         self.lay_out(weights)?;
         let (stream, blocks) = (self.exec.as_stream()?, self.blocks());
-        let kernels = (squares(self.place(), self.terms.view().as_ptr() as u64, blocks)?, self.length(longest)?);
+        let kernels = (squares(self.place(), self.terms.view().as_ptr() as u64, blocks)?, self.length(max_grad_norm)?);
         // SAFETY: the table has what the views say, which were checked and are borrowed; there is a term for each block, written before it is read.
         unsafe {
             kernels.0.launch(stream, &SQUARES)?;
@@ -156,13 +156,13 @@ impl Optimizer {
         }
     }
 
-    /// Writes what a model computes with in the places of weights, as [`Optimizer::step`] does after it has moved them.
+    /// Writes what a model computes with in the places of weights, as [`Optimizer::step`] does after it has changed them.
     ///
     /// # Errors
     /// As [`Optimizer::step`].
-    pub fn copy(&mut self, weights: &mut [Moved<'_>]) -> Result<()> {
+    pub fn copy(&mut self, weights: &mut [Param<'_>]) -> Result<()> {
         self.lay_out(weights)?;
-        let none = AdamW { rate: 0.0, weight_decay: 0.0, memory: [0.0; 2], eps: 0.0, taken: 1 };
+        let none = AdamW { rate: 0.0, weight_decay: 0.0, betas: [0.0; 2], eps: 0.0, taken: 1 };
         let kernel = none.kernel(self.place(), self.factor.view().as_ptr() as u64, self.blocks(), false)?;
         // SAFETY: as in `step`.
         unsafe { kernel.launch(self.exec.as_stream()?, &ADAMW) }.map_err(Into::into)
@@ -183,22 +183,22 @@ impl Optimizer {
         [entries, entries + (8 * self.entries * WORDS) as u64]
     }
 
-    fn length(&self, longest: f64) -> Result<Kernel<Length>> {
-        length(self.terms.view().as_ptr() as u64, self.factor.view().as_ptr() as u64, self.blocks(), longest as f32)
+    fn length(&self, max_grad_norm: f64) -> Result<Kernel<Length>> {
+        length(self.terms.view().as_ptr() as u64, self.factor.view().as_ptr() as u64, self.blocks(), max_grad_norm as f32)
     }
 
     /// Makes the table, unless it is that of the last call.
-    fn lay_out(&mut self, weights: &mut [Moved<'_>]) -> Result<()> {
+    fn lay_out(&mut self, weights: &mut [Param<'_>]) -> Result<()> {
         let (mut table, mut owners) = (Vec::with_capacity(self.known.len()), Vec::new());
-        for (at, moved) in weights.iter().enumerate() {
-            let entry = Entry { first_block: owners.len() as i64, ..moved.entry()? };
+        for (at, param) in weights.iter().enumerate() {
+            let entry = Entry { first_block: owners.len() as i64, ..param.entry()? };
             table.extend(entry.words());
-            owners.resize(owners.len() + moved.gradient.len().div_ceil(PART), at as i64);
+            owners.resize(owners.len() + param.gradient.len().div_ceil(PART), at as i64);
         }
         let blocks = owners.len();
         table.append(&mut owners);
         if table != self.known {
-            weights.iter().try_for_each(|moved| moved.check(&self.exec))?;
+            weights.iter().try_for_each(|param| param.check(&self.exec))?;
             // a table that could not be copied is not known
             self.known.clear();
             self.table = Tensor::from_slice(&self.exec, &table, &[table.len()])?;
@@ -219,10 +219,10 @@ impl Entry {
     }
 }
 
-impl Moved<'_> {
+impl Param<'_> {
     /// All of its views but the last by their names.
     fn views(&self) -> [(&'static str, View<'_>); 4] {
-        let [first, second] = &self.means;
+        let [first, second] = &self.moments;
         [("weight", self.weight.as_view()), ("gradient", self.gradient), ("first", first.as_view()), ("second", second.as_view())]
     }
 
@@ -267,8 +267,8 @@ impl Moved<'_> {
         let (shape, single) = (self.gradient.shape(), Kind::Exact(DType::F32));
         checker.read("gradient", &self.gradient, single, &shape)?;
         checker.write("weight", &self.weight, single, &shape)?;
-        checker.write("first", &self.means[0], single, &shape)?;
-        checker.write("second", &self.means[1], single, &shape)?;
+        checker.write("first", &self.moments[0], single, &shape)?;
+        checker.write("second", &self.moments[1], single, &shape)?;
         if let Some((used, _)) = &self.used {
             checker.write("used", used, Kind::Real, &used.shape())?;
         }
@@ -305,17 +305,17 @@ fn configured<P: Parameter>(threads: usize, blocks: usize, params: P) -> Result<
 
 impl AdamW {
     pub(super) fn kernel(&self, [entries, owners]: [u64; 2], factor: u64, blocks: usize, moves: bool) -> Result<Kernel<Params>> {
-        let correct = |memory: f64| (1.0 / (1.0 - memory.powi(self.taken as i32))) as f32;
+        let correct = |beta: f64| (1.0 / (1.0 - beta.powi(self.taken as i32))) as f32;
         let params = Params {
             entries: Address::new(entries),
             owners: Address::new(owners),
             factor: Address::new(factor),
             rate: self.rate as f32,
-            keep: (1.0 - self.rate * self.weight_decay) as f32,
-            memory: self.memory[0] as f32,
-            memory_of_squares: self.memory[1] as f32,
-            correct_first: correct(self.memory[0]),
-            correct_second: correct(self.memory[1]),
+            shrinking: (1.0 - self.rate * self.weight_decay) as f32,
+            beta1: self.betas[0] as f32,
+            beta2: self.betas[1] as f32,
+            correct_first: correct(self.betas[0]),
+            correct_second: correct(self.betas[1]),
             eps: self.eps as f32,
         };
         let kernel = configured(THREADS, blocks, params)?;
@@ -328,7 +328,7 @@ pub(super) fn squares([entries, owners]: [u64; 2], terms: u64, blocks: usize) ->
     configured(THREADS, blocks, params)
 }
 
-pub(super) fn length(terms: u64, factor: u64, count: usize, longest: f32) -> Result<Kernel<Length>> {
-    let params = Length { terms: Address::new(terms), factor: Address::new(factor), count: count as i64, longest };
+pub(super) fn length(terms: u64, factor: u64, count: usize, max_grad_norm: f32) -> Result<Kernel<Length>> {
+    let params = Length { terms: Address::new(terms), factor: Address::new(factor), count: count as i64, max_grad_norm };
     configured(ADDING, 1, params)
 }

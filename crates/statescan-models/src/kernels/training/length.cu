@@ -12,5 +12,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) clip_factor(const __grid_c
   if (threadIdx.x != 0) return;
   for (int i = 1; i < THREADS / 32; i++) sum += of_warps[i];
   const f64 length = sqrt(sum);
-  *p.factor = length > f64(p.longest) ? f32(f64(p.longest) / length) : 1.f;
+  *p.factor = length > f64(p.max_grad_norm) ? f32(f64(p.max_grad_norm) / length) : 1.f;
 }

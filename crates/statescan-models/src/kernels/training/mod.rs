@@ -20,7 +20,7 @@ mod entropy;
 #[cfg(test)]
 mod tests;
 
-pub use adamw::{AdamW, Form, Moved, Optimizer};
+pub use adamw::{AdamW, Form, Optimizer, Param};
 pub use columns::{column_sums, column_sums_workspace_len};
 pub use dropout::{Zeros, clear, dropout, scale_by};
 pub use embedding::{TokenRows, embedding_backward};

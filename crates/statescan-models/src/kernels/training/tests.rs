@@ -28,7 +28,7 @@ fn kernels_of_training_compile() {
             suite.add(&dropout::DROPOUT, &dropout::kernel(types, [0, 0], 100, (zeros, 1.0), add).unwrap().config, 0);
         }
     }
-    let step = AdamW { rate: 1e-3, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 1 };
+    let step = AdamW { rate: 1e-3, weight_decay: 0.1, betas: [0.9, 0.95], eps: 1e-8, taken: 1 };
     for moves in [true, false] {
         suite.add(&adamw::ADAMW, &step.kernel([0; 2], 0, 7, moves).unwrap().config, 0);
     }
@@ -214,7 +214,7 @@ fn zeros_are_those_of_the_draws() -> Result<()> {
     Ok(())
 }
 
-/// A weight, its gradient and both means, in `f64` and on a device, and what is used in its place.
+/// A weight, its gradient and both moments, in `f64` and on a device, and what is used in its place.
 struct Weight {
     numbers: [Vec<f64>; 4],
     tensors: [Tensor; 4],
@@ -233,20 +233,20 @@ impl Weight {
         Ok(Weight { numbers: [weight, gradient, first, second], tensors, used, decays })
     }
 
-    fn moved(&mut self) -> Moved<'_> {
+    fn params(&mut self) -> Param<'_> {
         let [weight, gradient, first, second] = &mut self.tensors;
         let used = self.used.as_mut().map(|(used, form)| (used.view_mut(), *form));
-        let means = [first.view_mut(), second.view_mut()];
-        Moved { weight: weight.view_mut(), gradient: gradient.view(), means, used, decays: self.decays }
+        let moments = [first.view_mut(), second.view_mut()];
+        Param { weight: weight.view_mut(), gradient: gradient.view(), moments, used, decays: self.decays }
     }
 
     /// A step in `f64`.
     fn step(&mut self, step: &AdamW, factor: f64) {
         let [weight, gradient, first, second] = &mut self.numbers;
         let keep = if self.decays { 1.0 - step.rate * step.weight_decay } else { 1.0 };
-        let correct = |memory: f64| 1.0 - memory.powi(step.taken as i32);
+        let correct = |beta: f64| 1.0 - beta.powi(step.taken as i32);
         for i in 0..weight.len() {
-            let (g, [a, b]) = (gradient[i] * factor, step.memory);
+            let (g, [a, b]) = (gradient[i] * factor, step.betas);
             (first[i], second[i]) = (a * first[i] + (1.0 - a) * g, b * second[i] + (1.0 - b) * g * g);
             let change = step.rate * first[i] / correct(a) / ((second[i] / correct(b)).sqrt() + step.eps);
             weight[i] = weight[i] * keep - change;
@@ -277,11 +277,11 @@ fn a_step_is_that_of_adamw() -> Result<()> {
         of(3_000_001, None, false)?,
     ];
     let length = weights.iter().flat_map(|weight| &weight.numbers[1]).map(|g| g * g).sum::<f64>().sqrt();
-    let step = AdamW { rate: 1e-2, weight_decay: 0.1, memory: [0.9, 0.95], eps: 1e-8, taken: 3 };
+    let step = AdamW { rate: 1e-2, weight_decay: 0.1, betas: [0.9, 0.95], eps: 1e-8, taken: 3 };
     let mut optimizer = Optimizer::new(&exec)?;
-    for (longest, factor) in [(1.0, 1.0 / length), (2.0 * length, 1.0)] {
-        let mut moved: Vec<_> = weights.iter_mut().map(Weight::moved).collect();
-        optimizer.step(step, longest, &mut moved)?;
+    for (max_grad_norm, factor) in [(1.0, 1.0 / length), (2.0 * length, 1.0)] {
+        let mut params: Vec<_> = weights.iter_mut().map(Weight::params).collect();
+        optimizer.step(step, max_grad_norm, &mut params)?;
         let mut got = Tensor::from_slice(&exec, &[1f32], &[1])?;
         scale_by(&exec, &mut got.view_mut(), optimizer.factor())?;
         check("factor", &numbers(&got)?, &[factor], 1e-7);
@@ -294,13 +294,13 @@ fn a_step_is_that_of_adamw() -> Result<()> {
     for weight in &mut weights {
         weight.used = weight.used.take().map(|(used, form)| (Tensor::empty(&exec, used.dtype(), &used.shape()).unwrap(), form));
     }
-    optimizer.copy(&mut weights.iter_mut().map(Weight::moved).collect::<Vec<_>>())?;
+    optimizer.copy(&mut weights.iter_mut().map(Weight::params).collect::<Vec<_>>())?;
     weights.iter().try_for_each(Weight::check)?;
     // a table of other weights, and what it refuses
     let [first, second, ..] = &mut weights;
-    optimizer.copy(&mut [first.moved()])?;
+    optimizer.copy(&mut [first.params()])?;
     let gradient = second.tensors[1].view();
-    let error = optimizer.copy(&mut [Moved { gradient, ..first.moved() }]).unwrap_err();
+    let error = optimizer.copy(&mut [Param { gradient, ..first.params() }]).unwrap_err();
     assert!(error.to_string().contains("`weight`"), "{error}");
     Ok(())
 }
