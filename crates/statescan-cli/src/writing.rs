@@ -65,22 +65,22 @@ impl<'t> Writer<'t> {
     /// A prompt, in which no stop string counts: its text, or its tokens in JSON.
     pub(crate) fn echo(&mut self, text: &[u8], tokens: &[u32]) -> Result<()> {
         let mut decoder = self.tokenizer.decoder();
-        tokens.iter().try_for_each(|&token| self.json(token, &decoder.push(token), None))?;
+        tokens.iter().try_for_each(|&token| self.json(token, &decoder.push(token), || None))?;
         self.sink.write(text)
     }
 
     /// A JSON object, where that is what is written.
-    fn json(&mut self, token: u32, text: &[u8], logprob: Option<f64>) -> Result<()> {
+    fn json(&mut self, token: u32, text: &[u8], logprob: impl FnOnce() -> Option<f64>) -> Result<()> {
         let Sink::Json(number, unicode) = &mut self.sink else { return Ok(()) };
-        let mut object = json!({"token": token, "text": unicode.push(text), "logprob": logprob});
+        let mut object = json!({"token": token, "text": unicode.push(text), "logprob": logprob()});
         if let Some((of, number)) = number {
             object[*of] = json!(number);
         }
         say!("{object}")
     }
 
-    /// One more token and the logarithm of its probability; whether the text ends with it.
-    pub(crate) fn push(&mut self, token: u32, logprob: Option<f64>) -> Result<bool> {
+    /// One more token and the logarithm of its probability, which JSON asks for; whether the text ends with it.
+    pub(crate) fn push(&mut self, token: u32, logprob: impl FnOnce() -> Option<f64>) -> Result<bool> {
         let text = self.decoder.push(token);
         self.json(token, &text, logprob)?;
         // what is no text to a reader, such as <|im_end|>, ends it all the same

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::model::surprise;
 use crate::random::Random;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 /// How a token is drawn. Without a temperature it is the most likely one.
@@ -115,33 +116,58 @@ impl Sampler {
     }
 
     fn choose(&mut self, logits: &[f32]) -> u32 {
-        let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
         if self.temperature == 0.0 {
+            let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
             return (0..logits.len()).min_by(by_logit).unwrap_or(0) as u32;
         }
-        let mut order: Vec<usize> = (0..logits.len()).collect();
-        if (1..logits.len()).contains(&self.top_k) {
-            order.select_nth_unstable_by(self.top_k - 1, by_logit);
-            order.truncate(self.top_k);
+        let mut tokens: Vec<Candidate> =
+            logits.iter().enumerate().map(|(token, &logit)| Candidate { token: token as u32, logit, weight: 0.0 }).collect();
+        if (1..tokens.len()).contains(&self.top_k) {
+            tokens.select_nth_unstable_by(self.top_k - 1, Candidate::by_logit);
+            tokens.truncate(self.top_k);
         }
-        order.sort_unstable_by(by_logit);
-        let highest = f64::from(logits[order[0]]);
-        let weights: Vec<f64> = order.iter().map(|&i| ((f64::from(logits[i]) - highest) / self.temperature).exp()).collect();
-        let whole: f64 = weights.iter().sum();
-        // the fewest that reach top_p, of those that are likely enough: the first one has the weight 1
-        let likely = weights.partition_point(|weight| *weight >= self.min_p);
-        let (mut sum, mut count) = (0.0, 0);
-        while count < likely && (count == 0 || sum < self.top_p * whole) {
-            sum += weights[count];
-            count += 1;
+        let highest = tokens.iter().map(|own| own.logit).fold(f32::NEG_INFINITY, f32::max);
+        for own in &mut tokens {
+            own.weight = ((f64::from(own.logit) - f64::from(highest)) / self.temperature).exp();
         }
-        let mut left = self.random.uniform(0.0, sum);
-        let drawn = weights[..count].iter().position(|weight| {
-            left -= weight;
-            left < 0.0
-        });
-        order[drawn.unwrap_or(count - 1)] as u32
+        let whole: f64 = tokens.iter().map(|own| own.weight).sum();
+        // of those that are likely enough, among which is the first one with the weight 1, the fewest that reach top_p
+        tokens.retain(|own| own.weight >= self.min_p);
+        let (count, sum) = reach(&mut tokens, self.top_p * whole);
+        let drawn = reach(&mut tokens[..count], self.random.uniform(0.0, sum)).0 - 1;
+        tokens[drawn].token
     }
+}
+
+/// A token that may be drawn.
+struct Candidate {
+    token: u32,
+    logit: f32,
+    /// Its probability, as a multiple of that of the most likely one.
+    weight: f64,
+}
+
+impl Candidate {
+    /// The more likely one comes first, and of equals that with the lower number.
+    fn by_logit(&self, other: &Self) -> Ordering {
+        other.logit.total_cmp(&self.logit).then(self.token.cmp(&other.token))
+    }
+}
+
+/// Puts the most likely tokens in front, as many as have weights that sum to `least`, or all, the least likely of them last, and returns their number, at
+/// least 1, and the sum. Halves of what is left are told apart, which takes a time by the number of tokens alone: a sorted order of all of them is not needed.
+fn reach(tokens: &mut [Candidate], least: f64) -> (usize, f64) {
+    let (mut before, mut begin, mut end) = (0.0, 0, tokens.len());
+    while end - begin > 1 {
+        let middle = begin + (end - begin) / 2;
+        tokens[begin..end].select_nth_unstable_by(middle - begin, Candidate::by_logit);
+        let sum = before + tokens[begin..middle].iter().map(|own| own.weight).sum::<f64>();
+        match sum >= least {
+            true => end = middle,
+            false => (before, begin) = (sum, middle),
+        }
+    }
+    (end, before + tokens[begin].weight)
 }
 
 /// Refuses logits that no token can be drawn from.

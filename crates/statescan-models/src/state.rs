@@ -1,11 +1,13 @@
 //! [`State`]: all that a model remembers of the tokens it has read, as a value.
 
-use crate::config::{Config, Family};
+use crate::config::{Config, Family, Kind};
 use crate::error::{Error, Result};
 use crate::files::{self, why_not, write_aside};
 use crate::weight::first_not_finite;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
+use statescan::{View, ViewMut};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -94,56 +96,99 @@ impl StateShape {
 /// The state of one layer for one sequence, or for several, one behind the other: numbers by name, `conv` and `scan` in a layer
 /// that scans, `keys` and `values` of every token in one of attention.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LayerState(Vec<(&'static str, Vec<f32>)>);
+pub struct LayerState {
+    parts: Vec<(&'static str, Vec<f32>)>,
+    /// Whether parts that do not grow have their rows, which are channels, side by side: passes on the CPU read them without transposing them.
+    transposed: bool,
+}
 
 impl LayerState {
     /// The states of so many sequences before their first token, one behind the other.
     pub(crate) fn new(shapes: &[StateShape], sequences: usize) -> Self {
-        LayerState(
-            shapes.iter().map(|shape| (shape.name, vec![0.0; sequences * shape.after(0).iter().product::<usize>()])).collect(),
-        )
+        let zeros = |shape: &StateShape| (shape.name, vec![0.0; sequences * shape.after(0).iter().product::<usize>()]);
+        LayerState { parts: shapes.iter().map(zeros).collect(), transposed: false }
+    }
+
+    /// A part that does not grow as views, (sequences, rows, columns), of what is there before a pass and of what it leaves.
+    pub(crate) fn ends<'e>(
+        &self,
+        shape: &StateShape,
+        before: &'e [f32],
+        after: &'e mut [f32],
+    ) -> Result<(View<'e>, ViewMut<'e>)> {
+        let [rows, columns] = shape.shape;
+        let sequences = before.len() / (rows * columns).max(1);
+        if !self.transposed {
+            let shape = [sequences, rows, columns];
+            return Ok((View::new(before, &shape)?, ViewMut::new(after, &shape)?));
+        }
+        let shape = [sequences, columns, rows];
+        Ok((View::new(before, &shape)?.permute(&[0, 2, 1]), ViewMut::new(after, &shape)?.permute(&[0, 2, 1])))
+    }
+
+    /// The numbers of each part of a sequence after so many tokens, row by row.
+    pub(crate) fn rows<'s>(&'s self, shapes: &'s [StateShape], tokens: usize) -> impl Iterator<Item = Cow<'s, [f32]>> {
+        self.all().zip(shapes).map(move |(numbers, shape)| {
+            // a pass that failed may have left more
+            let numbers = &numbers[..numbers.len().min(shape.after(tokens).iter().product())];
+            match self.transposed && !shape.grows {
+                true => Cow::Owned(transposed(numbers, shape.shape[0])),
+                false => Cow::Borrowed(numbers),
+            }
+        })
+    }
+
+    /// Sets a part of a sequence from its numbers row by row.
+    pub(crate) fn set(&mut self, at: usize, shape: &StateShape, numbers: &[f32]) {
+        self.parts[at].1 = match self.transposed && !shape.grows {
+            true => transposed(numbers, shape.shape[1]),
+            false => numbers.to_vec(),
+        };
     }
 
     /// A state with as many numbers, all zero.
     pub(crate) fn zeros_like(&self) -> Self {
-        LayerState(self.0.iter().map(|(name, numbers)| (*name, vec![0.0; numbers.len()])).collect())
+        let zeros = |(name, numbers): &(&'static str, Vec<f32>)| (*name, vec![0.0; numbers.len()]);
+        LayerState { parts: self.parts.iter().map(zeros).collect(), transposed: self.transposed }
     }
 
     /// Whether another one has as many numbers in each part.
     pub(crate) fn is_like(&self, other: &LayerState) -> bool {
-        self.0.iter().map(|(name, numbers)| (name, numbers.len())).eq(other.0.iter().map(|(name, numbers)| (name, numbers.len())))
+        let lens = |state: &'_ LayerState| state.parts.iter().map(|(name, numbers)| (*name, numbers.len())).collect::<Vec<_>>();
+        self.transposed == other.transposed && lens(self) == lens(other)
     }
 
     /// The names of its parts.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().map(|(name, _)| *name)
+        self.parts.iter().map(|(name, _)| *name)
     }
 
     /// The part of a name.
     pub fn get(&self, name: &str) -> Option<&[f32]> {
-        self.0.iter().find(|(own, _)| *own == name).map(|(_, numbers)| &numbers[..])
+        self.parts.iter().find(|(own, _)| *own == name).map(|(_, numbers)| &numbers[..])
     }
 
     /// The part of a name, to be written.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Vec<f32>> {
-        self.0.iter_mut().find(|(own, _)| *own == name).map(|(_, numbers)| numbers)
+        self.parts.iter_mut().find(|(own, _)| *own == name).map(|(_, numbers)| numbers)
     }
 
     /// The numbers of all parts.
     pub(crate) fn all(&self) -> impl Iterator<Item = &[f32]> {
-        self.0.iter().map(|(_, numbers)| &numbers[..])
+        self.parts.iter().map(|(_, numbers)| &numbers[..])
     }
 
     /// The numbers of all parts, to be written.
     pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
-        self.0.iter_mut().map(|(_, numbers)| numbers)
+        self.parts.iter_mut().map(|(_, numbers)| numbers)
     }
 }
 
 impl State {
     /// The state before the first token.
     pub(crate) fn new(config: &Config) -> Self {
-        let layers = config.layers.iter().map(|kind| LayerState::new(&kind.states(config), 1)).collect();
+        let layer = |kind: &Kind| LayerState { transposed: true, ..LayerState::new(&kind.states(config), 1) };
+        let layers = config.layers.iter().map(layer).collect();
         State { layers, position: 0, of: Of::new(config) }
     }
 
@@ -185,15 +230,14 @@ impl State {
     /// If the file cannot be written.
     pub(crate) fn save(&self, config: &Config, logits: Option<&[f32]>, path: &Path) -> Result<()> {
         self.check_finite()?;
-        let mut tensors = Vec::new();
+        let mut parts = Vec::new();
         for (i, (layer, kind)) in self.layers.iter().zip(&config.layers).enumerate() {
-            for (data, state) in layer.all().zip(kind.states(config)) {
-                let shape = state.after(self.position as usize);
-                // a pass that failed may have left more
-                let data = &data[..shape.iter().product()];
-                tensors.push((format!("layers.{i}.{}", state.name), view(data, &shape)));
+            let shapes = kind.states(config);
+            for (data, state) in layer.rows(&shapes, self.position as usize).zip(&shapes) {
+                parts.push((format!("layers.{i}.{}", state.name), data.into_owned(), state.after(self.position as usize)));
             }
         }
+        let mut tensors: Vec<_> = parts.iter().map(|(name, data, shape)| (name.clone(), view(data, shape))).collect();
         if let Some(logits) = logits {
             tensors.push((LOGITS.to_owned(), view(logits, &[config.vocab])));
         }
@@ -217,16 +261,16 @@ impl State {
         let state = State { position, ..State::new(config) };
         let logits = file.names().contains(&LOGITS).then(Vec::new);
         let mut snapshot = Snapshot { state, logits };
-        let parts = snapshot.state.layers.iter().map(|layer| layer.0.len()).sum::<usize>();
+        let parts = snapshot.state.layers.iter().map(|layer| layer.parts.len()).sum::<usize>();
         let expected = parts + usize::from(snapshot.logits.is_some());
         if file.len() != expected {
             let what = path.display().to_string();
             return Err(Error::State { what, tensor: "tensors".into(), expected: vec![expected], got: vec![file.len()] });
         }
         for (i, (layer, kind)) in snapshot.state.layers.iter_mut().zip(&config.layers).enumerate() {
-            for (data, state) in layer.all_mut().zip(kind.states(config)) {
+            for (at, state) in kind.states(config).iter().enumerate() {
                 let shape = state.after(snapshot.state.position as usize);
-                *data = read(path, &file, &format!("layers.{i}.{}", state.name), &shape)?;
+                layer.set(at, state, &read(path, &file, &format!("layers.{i}.{}", state.name), &shape)?);
             }
         }
         if let Some(logits) = &mut snapshot.logits {
@@ -234,6 +278,11 @@ impl State {
         }
         Ok(snapshot)
     }
+}
+
+/// Numbers of rows of so many columns, column by column.
+fn transposed(numbers: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|column| numbers.iter().skip(column).step_by(columns)).copied().collect()
 }
 
 /// Numbers as a tensor of a file.

@@ -58,7 +58,7 @@ impl<'t> Lane<'t> {
             self.stage = Stage::Done;
             return Ok(());
         }
-        let ends = self.writer.push(token, reader.log_probability(number, token))?;
+        let ends = self.writer.push(token, || reader.log_probability(number, token))?;
         (self.input, self.read, self.left) = (vec![token], 0, self.left - 1);
         self.stage = if ends { Stage::LastToken } else { Stage::Text };
         Ok(())

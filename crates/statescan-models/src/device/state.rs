@@ -57,10 +57,10 @@ impl DeviceState {
         let mut new = Self::new(shared, 1)?;
         new.make_room(state.position as usize)?;
         for (layer, from) in state.layers.iter().enumerate() {
-            for (tensor, numbers) in new.sides[0][layer].iter_mut().chain(&mut new.grown[layer]).zip(from.all()) {
-                // a pass that failed may have left more than there are tokens
-                let len = tensor.shape().iter().product::<usize>();
-                tensor.write(&numbers[..numbers.len().min(len)])?;
+            let shapes = shared.config.layers[layer].states(&shared.config);
+            let tensors = new.sides[0][layer].iter_mut().chain(&mut new.grown[layer]);
+            for (tensor, numbers) in tensors.zip(from.rows(&shapes, state.position as usize)) {
+                tensor.write(&numbers)?;
             }
         }
         new.position = state.position;
@@ -91,9 +91,9 @@ impl DeviceState {
         for (layer, to) in state.layers.iter_mut().enumerate() {
             let tensors = self.sides[self.current][layer].iter().chain(&self.grown[layer]);
             let shapes = config.layers[layer].states(config);
-            for ((tensor, to), shape) in tensors.zip(to.all_mut()).zip(shapes) {
+            for (at, (tensor, shape)) in tensors.zip(&shapes).enumerate() {
                 let (all, len) = (tensor.to_vec::<f32>()?, shape.after(position).iter().product::<usize>());
-                *to = all[all.len() / self.sequences * sequence..][..len].to_vec();
+                to.set(at, shape, &all[all.len() / self.sequences * sequence..][..len]);
             }
         }
         Ok(state)

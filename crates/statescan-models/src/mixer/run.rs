@@ -154,11 +154,8 @@ impl<'r> Run<'r> {
         let mut next: Vec<LayerState> = states.iter().map(room).collect();
         let mut parts = Vec::with_capacity(states.len());
         for (Carried { state, rows, steps, .. }, after) in states.iter().zip(&mut next) {
-            let ends = shapes.iter().zip(state.all().zip(after.all_mut())).map(|(shape, (before, after))| {
-                let [rows, columns] = shape.shape;
-                let shape = [steps.sequences, rows, columns];
-                Ok(Some((View::new(before, &shape)?, ViewMut::new(after, &shape)?)))
-            });
+            let ends = shapes.iter().zip(state.all().zip(after.all_mut()));
+            let ends = ends.map(|(shape, (before, after))| state.ends(shape, before, after).map(Some));
             let states = ends.collect::<Result<_>>()?;
             parts.push(Part { rows: rows.clone(), states, ..Part::whole(*steps) });
         }

@@ -1,5 +1,6 @@
 //! From logits to tokens.
 
+use crate::common::Random;
 use statescan_models::{Sampler, log_probability};
 
 const LOGITS: [f32; 5] = [1.0, 3.0, 0.0, 3.0, -1.0];
@@ -124,5 +125,44 @@ fn probabilities_are_those_of_the_softmax() {
     for (token, &logit) in LOGITS.iter().enumerate() {
         let expected = (f64::from(logit).exp() / whole).ln();
         assert!((log_probability(&LOGITS, token as u32) - expected).abs() < 1e-6);
+    }
+}
+
+/// The token that a number from 0 to 1 draws from the tokens in the order of their logits.
+fn from_sorted(logits: &[f32], (temperature, top_k, top_p, min_p): (f64, usize, f64, f64), uniform: f64) -> usize {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    order.truncate(if top_k == 0 { logits.len() } else { top_k });
+    let weight = |token: &usize| ((f64::from(logits[*token]) - f64::from(logits[order[0]])) / temperature).exp();
+    let (weights, mut kept, mut sum): (Vec<f64>, _, _) = (order.iter().map(weight).collect(), 0, 0.0);
+    let least = top_p * weights.iter().sum::<f64>();
+    while kept < order.len() && weights[kept] >= min_p && (kept == 0 || sum < least) {
+        sum += weights[kept];
+        kept += 1;
+    }
+    let mut left = uniform * sum;
+    let drawn = weights[..kept].iter().position(|weight| {
+        left -= weight;
+        left < 0.0
+    });
+    order[drawn.unwrap_or(kept - 1)]
+}
+
+#[test]
+fn tokens_are_those_that_a_sorted_list_of_all_would_give() {
+    let mut numbers = Random(7);
+    for case in 0..300 {
+        let count = [1, 2, 3, 50, 1000][case % 5];
+        // some are equal
+        let logits: Vec<f32> = (0..count).map(|_| (40.0 * numbers.uniform()).round() / 4.0).collect();
+        let (top_k, top_p, min_p) = ([0, 1, 40][case % 3], [1.0, 0.95, 0.3, 1e-9][case % 4], [0.0, 0.05, 1.0][case / 5 % 3]);
+        let (temperature, seed) = ([0.3, 1.0, 5.0][case % 3], case as u64);
+        let mut sampler = Sampler::new(temperature, top_k, top_p, seed).unwrap().with_min_p(min_p).unwrap();
+        let mut uniform = Random(seed);
+        for _ in 0..8 {
+            let uniform = (uniform.bits() >> 11) as f64 / (1u64 << 53) as f64;
+            let expected = from_sorted(&logits, (temperature, top_k, top_p, min_p), uniform);
+            assert_eq!(sampler.draw(&logits).unwrap() as usize, expected, "case {case}");
+        }
     }
 }
