@@ -128,11 +128,11 @@ impl Sampler {
         }
         let highest = tokens.iter().map(|own| own.logit).fold(f32::NEG_INFINITY, f32::max);
         for own in &mut tokens {
-            own.weight = ((f64::from(own.logit) - f64::from(highest)) / self.temperature).exp();
+            own.weight = ((own.logit - highest) / self.temperature as f32).exp();
         }
-        let whole: f64 = tokens.iter().map(|own| own.weight).sum();
+        let whole: f64 = tokens.iter().map(|own| f64::from(own.weight)).sum();
         // of those that are likely enough, among which is the first one with the weight 1, the fewest that reach top_p
-        tokens.retain(|own| own.weight >= self.min_p);
+        tokens.retain(|own| f64::from(own.weight) >= self.min_p);
         let (count, sum) = reach(&mut tokens, self.top_p * whole);
         let drawn = reach(&mut tokens[..count], self.random.uniform(0.0, sum)).0 - 1;
         tokens[drawn].token
@@ -144,7 +144,7 @@ struct Candidate {
     token: u32,
     logit: f32,
     /// Its probability, as a multiple of that of the most likely one.
-    weight: f64,
+    weight: f32,
 }
 
 impl Candidate {
@@ -161,13 +161,13 @@ fn reach(tokens: &mut [Candidate], least: f64) -> (usize, f64) {
     while end - begin > 1 {
         let middle = begin + (end - begin) / 2;
         tokens[begin..end].select_nth_unstable_by(middle - begin, Candidate::by_logit);
-        let sum = before + tokens[begin..middle].iter().map(|own| own.weight).sum::<f64>();
+        let sum = before + tokens[begin..middle].iter().map(|own| f64::from(own.weight)).sum::<f64>();
         match sum >= least {
             true => end = middle,
             false => (before, begin) = (sum, middle),
         }
     }
-    (end, before + tokens[begin].weight)
+    (end, before + f64::from(tokens[begin].weight))
 }
 
 /// Refuses logits that no token can be drawn from.

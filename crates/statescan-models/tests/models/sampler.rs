@@ -133,7 +133,7 @@ fn from_sorted(logits: &[f32], (temperature, top_k, top_p, min_p): (f64, usize, 
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     order.truncate(if top_k == 0 { logits.len() } else { top_k });
-    let weight = |token: &usize| ((f64::from(logits[*token]) - f64::from(logits[order[0]])) / temperature).exp();
+    let weight = |token: &usize| f64::from(((logits[*token] - logits[order[0]]) / temperature as f32).exp());
     let (weights, mut kept, mut sum): (Vec<f64>, _, _) = (order.iter().map(weight).collect(), 0, 0.0);
     let least = top_p * weights.iter().sum::<f64>();
     while kept < order.len() && weights[kept] >= min_p && (kept == 0 || sum < least) {
