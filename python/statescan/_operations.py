@@ -90,6 +90,8 @@ class Operation:
         # the number of the initial state, and the operation with a pool in its place
         self.initial = next((at for at, argument in enumerate(self.arguments) if argument.name.startswith("initial_state")), None)
         self.pooled: Operation | None = None
+        # the step whose rows are tokens of sequences, between slots
+        self.slotted: Operation | None = None
         # the number of the argument that is added to the first one, with which there is a second result, the sum; None without
         beside = next((result.beside for result in self.outputs if result.beside), None)
         self.adds: int | None = None if beside is None else self._index[beside]
@@ -233,8 +235,12 @@ _ALL = {description["name"]: Operation(description) for description in _native.o
 POOLED = tuple(op for op in _ALL.values() if op.state == "state_pool")
 for _op in POOLED:
     _ALL[_op.name.removesuffix("_pooled")].pooled = _op
+# steps between slots, which are what functions of steps call with slots to write
+SLOTTED = tuple(op for op in _ALL.values() if op.name.endswith("_slots"))
+for _op in SLOTTED:
+    _ALL[_op.name.removesuffix("_slots")].slotted = _op
 # every operation that has a function
-BY_NAME = {name: op for name, op in _ALL.items() if op not in POOLED}
+BY_NAME = {name: op for name, op in _ALL.items() if op not in (*POOLED, *SLOTTED)}
 
 SELECTIVE_SCAN = BY_NAME["selective_scan"]
 SSD = BY_NAME["ssd"]

@@ -97,6 +97,13 @@ def _step(op: Operation, state, tensors, options):
         raise
 
 
+def _between(op: Operation, state, tensors, options, written, bounds):
+    """A step, between slots where they are given: the last of the tensors are those that are read."""
+    if written is None and bounds is None:
+        return _step(op, state, tensors, options)
+    return _step(op.slotted, state, (*tensors, tensors[-1] if written is None else written, bounds), options)
+
+
 # what says whether a function returns its second result
 _FLAGS = {"simplified_scan": "return_last_state", "s5_inner": "return_last_state", "causal_conv1d": "return_final_states"}
 
@@ -599,13 +606,15 @@ def _number(option):
 @overload
 def gated_delta_rule_update(
     state: Array, q: Array, k: Array, v: J, g: Array | None = None, beta: Array | None = None, *, A_log: Array | None = None,
-    dt_bias: Array | None = None, state_batch_indices: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
+    dt_bias: Array | None = None, state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None,
+    cu_seqlens: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
     lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False
 ) -> tuple[J, J]: ...
 @overload
 def gated_delta_rule_update(
     state: Array, q: Array, k: Array, v: T, g: Array | None = None, beta: Array | None = None, *, A_log: Array | None = None,
-    dt_bias: Array | None = None, state_batch_indices: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
+    dt_bias: Array | None = None, state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None,
+    cu_seqlens: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
     lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False
 ) -> T: ...
 # fmt: on
@@ -620,6 +629,8 @@ def gated_delta_rule_update(
     A_log: Array | None = None,
     dt_bias: Array | None = None,
     state_batch_indices: Array | None = None,
+    dst_state_batch_indices: Array | None = None,
+    cu_seqlens: Array | None = None,
     scale: float | None = None,
     qk_l2norm: bool = False,
     lower_bound: float | None = None,
@@ -637,7 +648,7 @@ def gated_delta_rule_update(
         v: (batch, value_heads, value_width).
         g: (batch, value_heads) or (batch, value_heads, key_width).
         beta: (batch, value_heads).
-        state_batch_indices: as in `selective_state_update`.
+        state_batch_indices, dst_state_batch_indices, cu_seqlens: as in `selective_state_update`.
         (the others): as in `gated_delta_rule`.
 
     Returns:
@@ -654,7 +665,7 @@ def gated_delta_rule_update(
         _answer(GATED_DELTA_RULE_UPDATE, renamed)
     tensors = (q, k, v, g, beta, A_log, dt_bias, state_batch_indices)
     options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval)
-    return _step(GATED_DELTA_RULE_UPDATE, state, tensors, options)
+    return _between(GATED_DELTA_RULE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens)
 
 
 # fmt: off
@@ -662,13 +673,15 @@ def gated_delta_rule_update(
 def selective_state_update(
     state: Array, x: J, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
     dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, deltaA: Array | None = None,
-    state_batch_indices: Array | None = None, discretization: Discretization = "mamba"
+    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
+    discretization: Discretization = "mamba"
 ) -> tuple[J, J]: ...
 @overload
 def selective_state_update(
     state: Array, x: T, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
     dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, deltaA: Array | None = None,
-    state_batch_indices: Array | None = None, discretization: Discretization = "mamba"
+    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
+    discretization: Discretization = "mamba"
 ) -> T: ...
 # fmt: on
 def selective_state_update(
@@ -686,6 +699,8 @@ def selective_state_update(
     dt_limit: Limits = None,
     deltaA: Array | None = None,
     state_batch_indices: Array | None = None,
+    dst_state_batch_indices: Array | None = None,
+    cu_seqlens: Array | None = None,
     discretization: Discretization = "mamba",
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
@@ -703,6 +718,15 @@ def selective_state_update(
         state_batch_indices: (batch,), int32 or int64, the state that a row uses; negative for none, where y is zero. There may
             be more or fewer states than rows then, and no two rows may use the same one. On a GPU values are not checked: one
             that is too large counts as negative, one that is used twice gives wrong results.
+        dst_state_batch_indices: (sequences,) or (sequences, tokens), int32 or int64: rows are tokens of sequences then, one
+            behind the other, as many for each sequence of `state_batch_indices`, (sequences,). A sequence reads its state once,
+            from the slot that this names, or from zeros where it is negative. These are the slots of the state after its last
+            token (or of what it read, if it has none), or of those after each token; where they are negative it writes nothing.
+            A call gives the bits of one step after another. Several sequences may read one slot, no two tokens may write one,
+            and no sequence may read what another one writes.
+        cu_seqlens: (sequences + 1,), int32 or int64, the bounds of sequences that have not as many tokens each, from 0 to the
+            number of rows; none may have more tokens than slots. Without dst_state_batch_indices the state after the last token
+            goes to the slot that was read.
         dt_softplus, dt_limit, discretization: as in `selective_scan`.
 
     Returns:
@@ -718,19 +742,22 @@ def selective_state_update(
         _answer(SELECTIVE_STATE_UPDATE, renamed)
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, state_batch_indices)
     low, high = (None, None) if dt_limit is None else _limits("selective_state_update", dt_limit)
-    return _step(SELECTIVE_STATE_UPDATE, state, tensors, (dt_softplus, low, high, discretization))
+    options = (dt_softplus, low, high, discretization)
+    return _between(SELECTIVE_STATE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens)
 
 
 # fmt: off
 @overload
 def simplified_state_update(
     state: Array, u: J, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, deltaA: Array | None = None, *,
-    state_batch_indices: Array | None = None, discretization: Discretization = "bilinear", conj_sym: bool = True
+    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True
 ) -> tuple[J, J]: ...
 @overload
 def simplified_state_update(
     state: Array, u: T, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, deltaA: Array | None = None, *,
-    state_batch_indices: Array | None = None, discretization: Discretization = "bilinear", conj_sym: bool = True
+    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
+    discretization: Discretization = "bilinear", conj_sym: bool = True
 ) -> T: ...
 # fmt: on
 def simplified_state_update(
@@ -744,6 +771,8 @@ def simplified_state_update(
     deltaA: Array | None = None,
     *,
     state_batch_indices: Array | None = None,
+    dst_state_batch_indices: Array | None = None,
+    cu_seqlens: Array | None = None,
     discretization: Discretization = "bilinear",
     conj_sym: bool = True,
     **renamed: NoReturn,
@@ -756,7 +785,7 @@ def simplified_state_update(
         delta, deltaA: (batch, dstate) or (dstate,).
         A, B, C: as in `simplified_scan`.
         D: (dim,); with it, y is real.
-        state_batch_indices: as in `selective_state_update`.
+        state_batch_indices, dst_state_batch_indices, cu_seqlens: as in `selective_state_update`.
         conj_sym: as in `s5_inner`.
 
     Returns:
@@ -772,19 +801,21 @@ def simplified_state_update(
     if renamed:
         _answer(SIMPLIFIED_STATE_UPDATE, renamed)
     tensors = (u, delta, A, B, C, D, deltaA, state_batch_indices)
-    return _step(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, conj_sym))
+    return _between(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, conj_sym), dst_state_batch_indices, cu_seqlens)
 
 
 # fmt: off
 @overload
 def causal_conv1d_update(
     x: J, conv_state: Array, weight: Array, bias: Array | None = None, *, activation: Activation = None,
-    cache_seqlens: Array | None = None, conv_state_indices: Array | None = None
+    cache_seqlens: Array | None = None, conv_state_indices: Array | None = None, dst_conv_state_indices: Array | None = None,
+    cu_seqlens: Array | None = None
 ) -> tuple[J, J]: ...
 @overload
 def causal_conv1d_update(
     x: T, conv_state: Array, weight: Array, bias: Array | None = None, *, activation: Activation = None,
-    cache_seqlens: Array | None = None, conv_state_indices: Array | None = None
+    cache_seqlens: Array | None = None, conv_state_indices: Array | None = None, dst_conv_state_indices: Array | None = None,
+    cu_seqlens: Array | None = None
 ) -> T: ...
 # fmt: on
 def causal_conv1d_update(
@@ -796,6 +827,8 @@ def causal_conv1d_update(
     activation: Activation = None,
     cache_seqlens: Array | None = None,
     conv_state_indices: Array | None = None,
+    dst_conv_state_indices: Array | None = None,
+    cu_seqlens: Array | None = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """One or a few steps of `causal_conv1d`; `conv_state` is changed in place.
@@ -806,8 +839,8 @@ def causal_conv1d_update(
         weight, bias, activation: as in `causal_conv1d`.
         cache_seqlens: (batch,), int32 or int64, inputs that each row has seen, not negative; the state is then a circular
             buffer. On a GPU values are not checked: they count modulo state_len.
-        conv_state_indices: (batch,), int32 or int64, the state that a row uses, as `state_batch_indices` in
-            `selective_state_update`.
+        conv_state_indices, dst_conv_state_indices, cu_seqlens: as `state_batch_indices`, `dst_state_batch_indices` and
+            `cu_seqlens` in `selective_state_update`. A token has the steps of its row of x; the last two exclude cache_seqlens.
 
     Returns:
         y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
@@ -820,7 +853,7 @@ def causal_conv1d_update(
     if renamed:
         _answer(CAUSAL_CONV1D_UPDATE, renamed)
     tensors = (x, weight, bias, cache_seqlens, conv_state_indices)
-    return _step(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,))
+    return _between(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,), dst_conv_state_indices, cu_seqlens)
 
 
 # as lrnnx calls them

@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from torch.compiler import is_dynamo_compiling
 
 from . import _gradients, _native, _nvrtc
-from ._operations import OPERATIONS, POOLED, STEPS, Operation
+from ._operations import OPERATIONS, POOLED, SLOTTED, STEPS, Operation
 
 # the type of states: real and complex
 _SINGLE = (torch.float32, torch.complex64)
@@ -301,7 +301,7 @@ def _with_gradient(op: Operation):
 
 
 _WITH_GRADIENT = {op.name: _with_gradient(op) for op in OPERATIONS}
-_STEP = {op.name: _step(op) for op in (*STEPS, *POOLED)}
+_STEP = {op.name: _step(op) for op in (*STEPS, *POOLED, *SLOTTED)}
 
 
 def _requires_grad(tensors):

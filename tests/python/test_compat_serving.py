@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import softplus
 
 import serving_loops as loops
+from statescan import functions
 from statescan.compat import flashinfer, vllm
 
 # The signatures of vLLM 0.33.0 and of flashinfer-python 0.7.2.post1, from their wheels on PyPI: parameters by position with
@@ -537,12 +538,20 @@ class TestGatedDeltaRule:
 
 
 def test_narrow_pools():
-    """States stay in full precision from token to token, and are rounded where they are left."""
+    """States are rounded from token to token, so that a draft has the bits of single tokens."""
     made = TestGatedDeltaRule()
     tensors, pool = [tensor.float() for tensor in made.tensors(8)], made.pool().bfloat16()
-    run = made.run([tensor.double() for tensor in tensors])
-    _, y, _, states = rows_of(pool.double(), run, [0, 4, 8], [1, 5], [True] * 2)
-    slots = index(1, 2, 3, 4, 5, 6, 7, 8).view(2, 4)
+    slots, one_by_one, read, ys = index(1, 2, 3, 4, 5, 6, 7, 8).view(2, 4), pool.clone(), index(1, 5), []
+    for token in range(4):
+        now = [tensor.unflatten(0, (2, 4))[:, token] for tensor in tensors]
+        y = functions.gated_delta_rule_update(
+            one_by_one.transpose(-1, -2),
+            *now,
+            state_batch_indices=read,
+            dst_state_batch_indices=slots[:, token],
+            qk_l2norm=True,
+        )
+        ys, read = [*ys, y], slots[:, token]
     got, _ = vllm.fused_recurrent_gated_delta_rule(
         *(tensor.unflatten(0, (2, 4)) for tensor in tensors),
         initial_state=pool,
@@ -550,8 +559,7 @@ def test_narrow_pools():
         num_accepted_tokens=index(1, 1),
         use_qk_l2norm_in_kernel=True,
     )
-    torch.testing.assert_close(got.flatten(0, 1), y.float())
-    torch.testing.assert_close(pool[slots.long()], torch.stack([torch.stack(s) for s in states]).bfloat16())
+    assert torch.equal(got, torch.stack(ys, 1)) and torch.equal(pool, one_by_one)
 
 
 def test_what_is_refused():

@@ -6,6 +6,8 @@ import statescan
 from statescan import functions
 
 OPERATIONS = {op.name: op for op in (*statescan._operations.OPERATIONS, *statescan._operations.STEPS)}
+# what functions of steps call where there are slots to write
+OPERATIONS |= {op.name: op for op in statescan._operations.SLOTTED}
 each_function = pytest.mark.parametrize("name", OPERATIONS)
 
 
@@ -33,7 +35,7 @@ def handed_on(monkeypatch):
     monkeypatch.setattr(functions, "_step", record)
 
     def call(name, **arguments):
-        getattr(statescan, name)(**arguments)
+        getattr(statescan, name.removesuffix("_slots"))(**arguments)
         return calls.pop()
 
     return call

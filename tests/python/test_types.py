@@ -52,6 +52,9 @@ def check_signature(op, signature, is_overload=False):
     expected = {
         argument.name for argument in op.arguments if (op.name, argument.name) != ("simplified_scan", "D")
     } | options.keys()
+    # of a step between slots
+    beside = {argument.name for argument in op.slotted.arguments} - expected if op.slotted is not None else set()
+    expected |= beside
     found = {name for name in parameters if name not in BESIDE} - {op.state}
     assert found == expected
     for argument in op.arguments:
@@ -62,6 +65,7 @@ def check_signature(op, signature, is_overload=False):
             else:
                 at_pool = op.pooled is not None and argument is op.arguments[op.initial]
                 assert annotation == (STATE if at_pool else OPTIONAL) and default is None, argument.name
+    assert all((parameters[name].annotation, parameters[name].default) == (OPTIONAL, None) for name in beside)
     for name, kind in options.items():
         check_annotation(op, name, parameters[name], kind)
     for name, annotation in BESIDE.items():

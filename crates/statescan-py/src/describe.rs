@@ -11,7 +11,7 @@ use statescan::ops::signature::{Argument, Choice, Complex, OptionSpec, Output, R
 #[pyfunction]
 pub fn operations(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let all = PyList::empty(py);
-    for (number, Operation { signature, .. }) in Operation::ALL.iter().chain(Operation::POOLED).enumerate() {
+    for (number, Operation { signature, .. }) in Operation::every().enumerate() {
         all.append(description(py, number, signature)?)?;
     }
     Ok(all)

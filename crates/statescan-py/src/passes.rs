@@ -12,9 +12,9 @@ use statescan::ops::operation::Operation;
 use statescan::ops::signature::{Argument, Choice, Saved, Signature};
 use statescan::{View, ViewMut};
 
-/// The operation with a number of [`Operation::ALL`], behind which those of [`Operation::POOLED`] come.
+/// The operation with a number among [`Operation::every`].
 pub fn operation(number: usize) -> PyResult<&'static Operation> {
-    Operation::ALL.iter().chain(Operation::POOLED).nth(number).ok_or_else(|| PyIndexError::new_err("there is no such operation"))
+    Operation::every().nth(number).ok_or_else(|| PyIndexError::new_err("there is no such operation"))
 }
 
 /// Takes the arguments and options of a call.

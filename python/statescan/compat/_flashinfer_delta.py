@@ -128,15 +128,10 @@ def _decode(states, tensors, read, write, raw, buffer=None, **options):
     rows, steps = v.shape[:2]
     read = torch.arange(rows, device=v.device) if read is None else read
     write = read if write is None else write.to(read.dtype)
-    bounds = serving.even_bounds(rows, steps, v.device)
-    scan = serving.delta_scan(*serving.packed(*tensors), **options)
+    step = serving.delta_step(*tensors, **options)
     if buffer is not None:
-        serving.fill_each(scan, states, bounds, read, buffer[:, :steps])
-    if write.dim() == 2:
-        y = serving.after_each(scan, states, bounds, read, write)
-    else:
-        y, _ = scan(StatePool(states, read, torch.where(read >= 0, write, -1)), bounds)
-    return y.reshape(v.shape)
+        serving.fill_each(step, states, None, read, buffer[:, :steps])
+    return step(states, read, serving.without_padding(read, write), None).reshape(v.shape)
 
 
 def gated_delta_rule_decode_pretranspose(
@@ -169,8 +164,8 @@ def gated_delta_rule_decode_pretranspose(
         initial_state, initial_state_indices: a pool, (slots, value_heads, value_width, key_width), and the slot of each row; a
             negative one is padding.
         output_state_indices: (batch,), the slots that are written in the place of those.
-        intermediate_states_buffer: (batch, tokens, value_heads, value_width, key_width), receives the state after each token. A
-            row is scanned once for each of them then.
+        intermediate_states_buffer: (batch, tokens, value_heads, value_width, key_width), receives the state after each token, by
+            way of as many states that are made for it.
         disable_state_update: whether the states stay as they are.
 
     Returns:
@@ -234,8 +229,7 @@ def gated_delta_rule_mtp(
     """Several tokens of each row, as `gated_delta_rule_decode_pretranspose` with a pool has them.
 
     Args:
-        ssm_state_indices: (batch, tokens), the slots that the states after tokens are left in, and no others. A row is scanned
-            once for each token then.
+        ssm_state_indices: (batch, tokens), the slots that the states after tokens are left in, and no others.
         disable_state_update: whether the pool stays as it is: True if it is None, as in flashinfer before 0.8.
         cache_replayssm, replayssm_rawv, replayssm_rawk, replayssm_g, replayssm_beta: are refused.
         (the others): as in `gated_delta_rule_decode_pretranspose`.

@@ -6,7 +6,6 @@ Nothing here looks at the values of a tensor from the host, except for pieces of
 import torch
 
 from .. import functions
-from .._pool import StatePool
 
 
 def refuse(name, **options):
@@ -36,50 +35,26 @@ def even_bounds(rows, tokens, device):
     return torch.arange(rows + 1, device=device) * tokens
 
 
-def _cut(bounds, count):
-    """The bounds of twice as many sequences: the first `count` tokens of each row, and those that are left of it."""
-    starts, ends = bounds[:-1], bounds[1:]
-    middle = torch.minimum(starts + count, ends)
-    return torch.cat([bounds[:1], torch.stack([middle, ends], dim=1).flatten().to(bounds.dtype)])
+def without_padding(read, write):
+    """The slots that rows write: rows whose slot is padding write none."""
+    return torch.where((read >= 0).reshape(-1, *[1] * (write.dim() - 1)), write, -1)
 
 
-def _with_rest(slots):
-    """The slots of rows that are cut: what is left of a row has none."""
-    return torch.stack([slots, torch.full_like(slots, -1)], dim=1).flatten()
+def fill_each(step, states, bounds, read, buffer, buffer_rows=None):
+    """Leaves the state after token t of row i in buffer[i, t], or in that of row buffer_rows[i]; the pool is only read.
 
-
-def after_each(scan, states, bounds, read, write):
-    """y of rows of tokens that start from slots, and leave the state after their token t in slot write[:, t].
-
-    A row has at most as many tokens as `write` has columns, and is scanned once for each of them: states stay in the precision
-    of a scan from token to token, and none is copied. `scan` takes an initial state and bounds.
+    `step` takes states, the slots that are read and written, and bounds.
     """
-    if write.shape[1] == 1:
-        write = torch.where(read >= 0, write[:, 0], -1)
-        return scan(StatePool(states, read, write), bounds)[0]
-    lengths = bounds.diff()[:, None]
-    inside = (torch.arange(write.shape[1], device=write.device) < lengths) & (read >= 0)[:, None]
-    write = torch.where(inside, write, -1)
-    # what a row reads is written over at the end only, when nothing reads it any more
-    over = inside & (write == read[:, None])
-    first = torch.where(over, -1, write)
-    for token in range(write.shape[1]):
-        pool = StatePool(states, _with_rest(read), _with_rest(first[:, token]))
-        y, _ = scan(pool, _cut(bounds, token + 1))
-    last = torch.where(over.any(1), read, -1)
-    scan(StatePool(states, _with_rest(last), _with_rest(last)), _cut(bounds, over.int().argmax(1) + 1))
-    return y
-
-
-def fill_each(scan, states, bounds, read, buffer, buffer_rows=None):
-    """Leaves the state after token t of row i in buffer[i, t], or in that of row buffer_rows[i]; the pool is only read."""
-    before = states[read.clamp(min=0).long()]
-    before = torch.stack([before, torch.zeros_like(before)], dim=1).flatten(0, 1)
-    rows = torch.arange(read.shape[0], device=read.device) if buffer_rows is None else buffer_rows
-    for token in range(buffer.shape[1]):
-        _, after = scan(before, _cut(bounds, token + 1))
-        inside = (token < bounds.diff()) & (read >= 0)
-        put(buffer[:, token], torch.where(inside, rows, -1), after[::2])
+    rows, tokens = read.shape[0], buffer.shape[1]
+    apart = states.new_empty(rows * (1 + tokens), *states.shape[1:])
+    apart[:rows] = states[read.clamp(min=0).long()]
+    own = torch.arange(rows, device=read.device)
+    step(apart, own, rows + torch.arange(rows * tokens, device=read.device).view(rows, tokens), bounds)
+    after = apart[rows:].unflatten(0, (rows, tokens))
+    to = own if buffer_rows is None else buffer_rows
+    for token in range(tokens):
+        inside = read >= 0 if bounds is None else (token < bounds.diff()) & (read >= 0)
+        put(buffer[:, token], torch.where(inside, to, -1), after[:, token])
 
 
 def in_pieces(scan, pieces, before):
@@ -122,66 +97,15 @@ def slots_of_rows(name, indices, to, accepted, null, rows):
     return indices.gather(1, first[:, None])[:, 0], to
 
 
-def state_scan(state, x, dt, A, B, C, D, z, dt_bias, dt_softplus):
-    """The scan that a step of (tokens, nheads, dim) belongs to, and the states as it takes them."""
-    tied = [tensor for tensor in (dt, dt_bias) if tensor is not None]
-    if A.stride(-1) == 0 and A.stride(-2) == 0 and all(tensor.stride(-1) == 0 for tensor in tied):
-        bias = None if dt_bias is None else dt_bias[:, 0]
+def state_step(x, dt, A, B, C, D, z, dt_bias, dt_softplus):
+    """The step of tokens, (tokens, ..)."""
 
-        def scan(initial, bounds):
-            y, states = functions.ssd(
-                x[None],
-                dt[None, ..., 0],
-                A[:, 0, 0],
-                B[None],
-                C[None],
-                D=D,
-                initial_state=initial,
-                z=None if z is None else z[None],
-                dt_bias=bias,
-                dt_softplus=dt_softplus,
-                cu_seqlens=bounds,
-            )
-            return y[0], states
+    def step(states, read, write, bounds):
+        slots = {"state_batch_indices": read, "dst_state_batch_indices": write, "cu_seqlens": bounds}
+        options = {"z": z, "dt_bias": dt_bias, "dt_softplus": dt_softplus, **slots}
+        return functions.selective_state_update(states, x, dt, A, B, C, D, **options)
 
-        return scan, state
-
-    def in_time(tensor):
-        return None if tensor is None else tensor.flatten(1).t()[None]
-
-    def of_channels(tensor):
-        return None if tensor is None else tensor.flatten()
-
-    def general(initial, bounds):
-        y, states = functions.selective_scan(
-            in_time(x),
-            in_time(dt),
-            A.flatten(0, 1),
-            B.permute(1, 2, 0)[None],
-            C.permute(1, 2, 0)[None],
-            of_channels(D),
-            initial,
-            z=in_time(z),
-            dt_bias=of_channels(dt_bias),
-            dt_softplus=dt_softplus,
-            cu_seqlens=bounds,
-        )
-        return y[0].t().unflatten(1, x.shape[1:]), states
-
-    # a pool whose slots lie apart is viewed, too; one that cannot be is refused, because a copy would not be changed in place
-    return general, state.view(state.shape[0], -1, state.shape[-1])
-
-
-def with_heads(state, x, dt, A, B, C, D, z, dt_bias):
-    """The tensors of a step with an axis of heads."""
-
-    def of_rows(tensor):
-        return tensor[:, None] if tensor is not None and tensor.dim() == 2 else tensor
-
-    state = state[:, None] if state.dim() == 3 else state
-    A = A[None] if A.dim() == 2 else A
-    D, dt_bias = (tensor[None] if tensor is not None and tensor.dim() == 1 else tensor for tensor in (D, dt_bias))
-    return state, of_rows(x), of_rows(dt), A, of_rows(B), of_rows(C), D, of_rows(z), dt_bias
+    return step
 
 
 def delta_scan(q, k, v, g, beta, **options):
@@ -193,9 +117,15 @@ def delta_scan(q, k, v, g, beta, **options):
     return scan
 
 
-def packed(*tensors):
-    """Rows of (batch, tokens, ..) one behind the other, (1, batch * tokens, ..)."""
-    return [None if tensor is None else tensor.flatten(0, 1)[None] for tensor in tensors]
+def delta_step(q, k, v, g, beta, **options):
+    """The step of tokens, (batch, tokens, ..), by states with keys first."""
+    tokens = [None if tensor is None else tensor.flatten(0, 1) for tensor in (q, k, v, g, beta)]
+
+    def step(states, read, write, bounds):
+        slots = {"state_batch_indices": read, "dst_state_batch_indices": write, "cu_seqlens": bounds}
+        return functions.gated_delta_rule_update(states, *tokens, **options, **slots)
+
+    return step
 
 
 class Window:

@@ -30,12 +30,12 @@ def _decode(name, pool, tensors, indices, accepted, cu_seqlens, inplace, **optio
         options["state_batch_indices"] = slots.reshape(rows)
         y = functions.gated_delta_rule_update(states, q, k, v, g, beta, **options)
         return y.reshape(tensors[2].shape), pool
-    bounds = serving.even_bounds(rows, v.shape[1], v.device) if cu_seqlens is None else cu_seqlens
     write = slots[:, None] if slots.dim() == 1 else slots
     first = torch.zeros_like(write[:, 0]) if accepted is None else (accepted - 1).clamp(min=0)
     read = write.gather(1, first[:, None].long())[:, 0]
-    scan = serving.delta_scan(*serving.packed(*tensors), **options)
-    return serving.after_each(scan, states, bounds, read, write).reshape(v.shape), pool
+    write = write[:, : v.shape[1]] if cu_seqlens is None else write
+    step = serving.delta_step(*tensors, **options)
+    return step(states, read, serving.without_padding(read, write), cu_seqlens).reshape(v.shape), pool
 
 
 def fused_recurrent_gated_delta_rule(
@@ -62,7 +62,7 @@ def fused_recurrent_gated_delta_rule(
         inplace_final_state: must be True.
         cu_seqlens: (rows + 1,), the bounds of rows, in a batch of 1. With as many tokens as rows each row has one.
         ssm_state_indices: (rows,) where a row has one token, or (rows, tokens), the slots that the states after tokens are left
-            in; those that are not positive are padding. A row is scanned once for each column.
+            in; those that are not positive are padding.
         num_accepted_tokens: (rows,), how many tokens of the last call are kept: a row reads the slot of the last of them.
 
     Returns:

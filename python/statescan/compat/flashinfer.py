@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from .. import functions
-from .._pool import StatePool
 from . import _serving as serving
 from ._flashinfer_delta import (
     chunk_gated_delta_rule,
@@ -69,8 +68,8 @@ def selective_state_update(
             is `pad_slot_id`, or negative, is padding.
         state_scale, intermediate_state_scales, rand_seed: are refused: states are numbers of f32, bf16 or f16.
         disable_state_update: whether the pool stays as it is.
-        intermediate_states_buffer: (batch, cache_steps, nheads, dim, dstate), receives the state after each token. A row is
-            scanned once for each of them then.
+        intermediate_states_buffer: (batch, cache_steps, nheads, dim, dstate), receives the state after each token, by way of
+            as many states that are made for it.
         intermediate_state_indices: (batch,), the row of the buffer that each row has.
 
     Returns:
@@ -94,19 +93,15 @@ def selective_state_update(
         options = {"z": flat[4], "dt_bias": dt_bias, "dt_softplus": dt_softplus, "state_batch_indices": read}
         y = functions.selective_state_update(state, flat[0], flat[1], A, flat[2], flat[3], D, **options)
         return serving.filled(out, y.reshape(x.shape))
-    bounds = serving.even_bounds(rows, tokens, x.device) if cu_seqlens is None else cu_seqlens
-    tensors = serving.with_heads(state, flat[0], flat[1], A, flat[2], flat[3], D, flat[4], dt_bias)
-    scan, states = serving.state_scan(*tensors, dt_softplus)
+    step = serving.state_step(flat[0], flat[1], A, flat[2], flat[3], D, flat[4], dt_bias, dt_softplus)
     if read is None:
         read = write = torch.arange(rows, device=x.device)
     if intermediate_states_buffer is not None:
-        buffer = intermediate_states_buffer.view(*intermediate_states_buffer.shape[:2], *states.shape[1:])
+        buffer = intermediate_states_buffer.view(*intermediate_states_buffer.shape[:2], *state.shape[1:])
         buffer = buffer[:, :tokens] if cu_seqlens is None else buffer
-        serving.fill_each(scan, states, bounds, read, buffer, intermediate_state_indices)
+        serving.fill_each(step, state, cu_seqlens, read, buffer, intermediate_state_indices)
     if disable_state_update:
         write = torch.full_like(read, -1)
-    if write.dim() == 2:
-        y = serving.after_each(scan, states, bounds, read, write)
-    else:
-        y, _ = scan(StatePool(states, read, torch.where(read >= 0, write, -1)), bounds)
+    write = write[:, :tokens] if cu_seqlens is None and write.dim() == 2 else write
+    y = step(state, read, serving.without_padding(read, write), cu_seqlens)
     return serving.filled(out, y.reshape(x.shape))

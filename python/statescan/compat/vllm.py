@@ -156,8 +156,7 @@ def selective_state_update(
         state_batch_indices: (rows,) or (rows, tokens), the slot that a row reads, the first of several.
         dst_state_batch_indices: the slots that are written in the place of those.
         num_accepted_tokens: (rows,), how many tokens of the last call are kept: a row reads the slot that this call left its
-            last kept token's state in, and the state after each token is written to the token's slot. A row is scanned once
-            for each column of the slots then.
+            last kept token's state in, and the state after each token is written to the token's slot.
         cu_seqlens: (rows + 1,), the bounds of rows of several tokens.
         enable_stochastic_rounding: is refused.
 
@@ -173,16 +172,11 @@ def selective_state_update(
     if cu_seqlens is None and dst_state_batch_indices is None and num_accepted_tokens is None:
         options = {"z": z, "dt_bias": dt_bias, "dt_softplus": dt_softplus, "state_batch_indices": read}
         return serving.filled(out, functions.selective_state_update(state, x, dt, A, B, C, D, **options))
-    bounds = serving.even_bounds(rows, 1, x.device) if cu_seqlens is None else cu_seqlens
-    tensors = serving.with_heads(state, x, dt, A, B, C, D, z, dt_bias)
-    scan, states = serving.state_scan(*tensors, dt_softplus)
     if read is None:
         read = write = torch.arange(rows, device=x.device)
-    if num_accepted_tokens is None:
-        y, _ = scan(StatePool(states, read, torch.where(read >= 0, write, -1)), bounds)
-    else:
-        y = serving.after_each(scan, states, bounds, read, write)
-    return serving.filled(out, y.reshape(x.shape))
+    write = write[:, :1] if cu_seqlens is None and write.dim() == 2 else write
+    step = serving.state_step(x, dt, A, B, C, D, z, dt_bias, dt_softplus)
+    return serving.filled(out, step(state, read, serving.without_padding(read, write), cu_seqlens))
 
 
 def mamba_chunk_scan_combined_varlen(

@@ -81,11 +81,7 @@ fn run(frame: Frame<'_>, on_cuda: bool) -> Result<(), Failure> {
         }
     };
     let number = usize::try_from(frame.number("operation")?).unwrap_or(usize::MAX);
-    let operation = Operation::ALL
-        .iter()
-        .chain(Operation::POOLED)
-        .nth(number)
-        .ok_or_else(|| Failure::internal("there is no such operation"))?;
+    let operation = Operation::every().nth(number).ok_or_else(|| Failure::internal("there is no such operation"))?;
     let (takes, gives) = (Positions(frame.number("takes")?), Positions(frame.number("gives")?));
     let (mut read, mut written) = (frame.arguments(), frame.results());
     if read.len() != takes.count() || written.len() != gives.count() {

@@ -44,9 +44,10 @@ pub fn plan(number: usize, inputs: &Bound<'_, PyTuple>, state: Option<PyRef<'_, 
     })
 }
 
-/// The result of a step, which has the shape of its first argument.
+/// The result of a step, which has the shape of an argument.
 fn result_of_step<'a>(call: &Call<'_>) -> PyResult<ViewMut<'a>> {
-    let shape = call.views[0].as_ref().expect("the first argument is required").shape();
+    let like = call.signature.results[0].like.and_then(|name| call.signature.argument(name)).unwrap_or(0);
+    let shape = call.views[like].as_ref().expect("that argument is required").shape();
     let strides = shape.row_major();
     let address = (APART * (1 + call.views.len())) as *mut u8;
     // SAFETY: as in `plan`.

@@ -43,6 +43,8 @@ pub const STEP_SIZE: Header = header!("step_size.cuh");
 pub(crate) const DISCRETIZATION: Header = header!("discretization.cuh");
 /// Slots of pools of states; it comes behind the configuration.
 pub(crate) const SLOTS: Header = header!("slots.cuh");
+/// Slots of steps; it comes behind the configuration.
+pub(crate) const STEP_SLOTS: Header = header!("step_slots.cuh");
 /// Steps of packed sequences; it comes behind the configuration.
 pub(crate) const SEQUENCES: Header = header!("sequences.cuh");
 

@@ -24,8 +24,10 @@ use super::advice;
 use super::signature::{self, Complex, Role, Signature, fits};
 use crate::error::{Error, Result};
 use crate::tensor::{Argument, DType, Device, Shape, View, ViewMut, first_overlap, is_injective};
-use reading::{Reading, Unread};
+pub(super) use reading::Reading;
+use reading::Unread;
 pub(crate) use sizes::Sizes;
+use std::collections::HashMap;
 
 /// The types that an argument may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -371,6 +373,33 @@ pub(crate) fn state_rows(
         return Err(Error::Index { op, argument, position, expected, bound, got });
     }
     Ok(values.into_iter().map(|v| usize::try_from(v).ok()).collect())
+}
+
+/// The slots that sequences read, which others must not write: `written` are the slots that are, and `writer` says by which sequence.
+pub(crate) fn read_slots(
+    op: &'static str,
+    argument: &'static str,
+    read: &View<'_>,
+    slots: usize,
+    written: &[Option<usize>],
+    writer: impl Fn(usize) -> usize,
+) -> Result<Vec<Option<usize>>> {
+    let writers: HashMap<_, _> = written.iter().enumerate().filter_map(|(at, slot)| Some(((*slot)?, writer(at)))).collect();
+    let mut all = Vec::with_capacity(read.len());
+    for (position, got) in read.to_indices().into_iter().enumerate() {
+        let slot = usize::try_from(got).ok();
+        if slot.is_some_and(|slot| slot >= slots) {
+            let (expected, bound) = ("less than the number of slots,", slots as i64);
+            return Err(Error::Index { op, argument, position, expected, bound, got });
+        }
+        let writer = slot.and_then(|slot| writers.get(&slot)).filter(|writer| **writer != position);
+        if let Some(&other) = writer {
+            let (expected, bound) = ("a slot that no other sequence writes, as does the one at position", other as i64);
+            return Err(Error::Index { op, argument, position, expected, bound, got });
+        }
+        all.push(slot);
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ pub(crate) mod sequences;
 #[doc(hidden)]
 pub mod signature;
 pub mod simplified_scan;
+pub(crate) mod slots;
+pub mod slotted;
 pub mod ssd;
 pub(crate) mod summary;
 pub(crate) mod table;

@@ -2,6 +2,7 @@
 
 use super::pool::Pool;
 use super::sequences::{Segments, Sequences};
+use super::slots as step_slots;
 use crate::cuda::{Address, Config, Value, neighbours, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};
@@ -155,6 +156,67 @@ impl Constants for SlotTypes {
     fn add_to(&self, config: Config) -> Config {
         let [read, write] = self.0.unwrap_or([DType::I32; 2]);
         config.flag("POOLED", self.0.is_some()).dtype("READ_SLOT", read).dtype("WRITE_SLOT", write)
+    }
+}
+
+params! {
+    /// The slots of the sequences of a step, as `step_slots.cuh` reads them.
+    #[derive(Default)]
+    pub(crate) struct StepSlots {
+        read: Address<c_void>,
+        write: Address<c_void>,
+        bounds: Address<c_void>,
+        /// From one sequence to the next one.
+        read_step: i64,
+        write_step: i64,
+        bounds_step: i64,
+        /// From one token's slot to the next one's.
+        column_step: i64,
+        sequences: i64,
+        columns: i64,
+        /// Tokens of all sequences.
+        rows: i64,
+        /// Slots of the pool.
+        count: i64,
+    }
+}
+
+impl StepSlots {
+    pub(crate) fn of(slots: Option<&step_slots::Slots<'_>>, rows: usize, count: usize) -> Self {
+        let Some(slots) = slots else { return StepSlots::default() };
+        let address = |view: &View<'_>| Address::new(view.as_ptr() as u64);
+        let step = |view: &View<'_>, axis| view.strides().get(axis).copied().unwrap_or(0) as i64;
+        StepSlots {
+            read: address(&slots.read),
+            write: address(&slots.write),
+            bounds: slots.bounds.as_ref().map(address).unwrap_or_default(),
+            read_step: step(&slots.read, 0),
+            write_step: step(&slots.write, 0),
+            bounds_step: slots.bounds.as_ref().map_or(0, |view| step(view, 0)),
+            column_step: step(&slots.write, 1),
+            sequences: slots.read.len() as i64,
+            columns: slots.write.shape().get(1).copied().unwrap_or(1) as i64,
+            rows: rows as i64,
+            count: count as i64,
+        }
+    }
+}
+
+/// The constants of a step with slots, or without, and of its rows.
+pub(crate) struct StepSlotTypes<'s>(pub Option<&'s step_slots::Slots<'s>>, pub usize);
+
+impl Constants for StepSlotTypes<'_> {
+    fn add_to(&self, config: Config) -> Config {
+        let [read, write, bounds] = self.0.map_or([None; 3], |slots| slots.views());
+        let of = |view: Option<&View<'_>>| view.map_or(DType::I32, |view| view.dtype());
+        config
+            .flag("SLOTTED", self.0.is_some())
+            .flag("MANY", self.0.is_some_and(|slots| slots.has_many(self.1)))
+            .flag("EACH_TOKEN", write.is_some_and(|view| view.rank() == 2))
+            .flag("HAS_BOUNDS", bounds.is_some())
+            .dtype("READ_SLOT", of(read))
+            .dtype("WRITE_SLOT", of(write))
+            .dtype("BOUND", of(bounds))
     }
 }
 

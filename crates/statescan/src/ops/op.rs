@@ -4,6 +4,7 @@
 
 use super::call::{Call, Given, Written};
 use super::checked::States;
+use super::slots::Slots;
 use super::summary::Summary;
 use crate::cuda::{Queue, Stream};
 use crate::error::{Error, Result};
@@ -132,6 +133,20 @@ pub(crate) trait Step: Sync {
     /// Elements of `f32` that it wants as scratch memory.
     fn workspace_len(&self, _exec: &Exec, _call: &Call<'_>, _state: &View<'_>) -> Result<usize> {
         Ok(0)
+    }
+    /// The errors of a step between slots, but for those of the slots themselves.
+    fn check_between(&self, (call, _): (&Call<'_>, &Slots<'_>), _state: &ViewMut<'_>, _y: &ViewMut<'_>) -> Result<()> {
+        Err(Error::Unavailable { what: call.signature.name, why: "it has one slot for each row" })
+    }
+    /// Puts the kernel of a step between slots into a stream, once it was checked.
+    fn launch_between(
+        &self,
+        _stream: &Stream,
+        (call, _): (&Call<'_>, &Slots<'_>),
+        _state: &mut ViewMut<'_>,
+        _y: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        Err(Error::Unavailable { what: call.signature.name, why: "its kernel for CUDA reads and writes one slot for each row" })
     }
     /// The errors of such a step, before it. On CUDA no tensor is read.
     fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()>;

@@ -85,9 +85,22 @@ impl Operation {
         step(&causal_conv1d::POOLED, &causal_conv1d::IN_POOL),
     ];
 
+    /// The steps whose rows are tokens of sequences, which read and write slots of a pool: several tokens at once, and a way back.
+    pub const SLOTTED: &[Operation] = &[
+        step(&selective_scan::update::SLOTTED, &selective_scan::update::BETWEEN_SLOTS),
+        step(&gated_delta_rule::update::SLOTTED, &gated_delta_rule::update::BETWEEN_SLOTS),
+        step(&simplified_scan::update::SLOTTED, &simplified_scan::update::BETWEEN_SLOTS),
+        step(&causal_conv1d::update::SLOTTED, &causal_conv1d::update::BETWEEN_SLOTS),
+    ];
+
+    /// All of these, in this order: their numbers are those of calls from other languages.
+    pub fn every() -> impl Iterator<Item = &'static Operation> {
+        Self::ALL.iter().chain(Self::POOLED).chain(Self::SLOTTED)
+    }
+
     /// The operation of a name.
     pub fn find(name: &str) -> Option<&'static Operation> {
-        Self::ALL.iter().chain(Self::POOLED).find(|operation| operation.signature.name == name)
+        Self::every().find(|operation| operation.signature.name == name)
     }
 
     /// Checks the arguments of a call, once for all that is asked about it and for its passes.

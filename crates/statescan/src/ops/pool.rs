@@ -9,7 +9,7 @@
 //! one slot give wrong results.
 
 use super::call::{Call, Written};
-use super::check::{Checker, Kind, state_rows};
+use super::check::{Checker, Kind, read_slots, state_rows};
 use super::checked::States;
 use super::normal::Normal;
 use super::op::{Op, Step};
@@ -19,7 +19,6 @@ use super::signature::{Argument, Role, Saved, Signature, index};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::tensor::{Dense, Device, Shape, View, ViewMut};
-use std::collections::HashMap;
 
 /// The name of a pool in errors and calls.
 const STATE_POOL: &str = "state_pool";
@@ -172,21 +171,7 @@ impl<'a> Pool<'a> {
     fn place(&self, op: &'static str, segments: &mut Segments, rows: usize) -> Result<()> {
         let slots = self.slots();
         let write = state_rows(op, WRITE.field, Some(&self.write), rows, slots)?;
-        let writers: HashMap<_, _> = write.iter().enumerate().filter_map(|(row, slot)| Some(((*slot)?, row))).collect();
-        let mut read = Vec::with_capacity(rows);
-        for (position, got) in self.read.to_indices().into_iter().enumerate() {
-            let slot = usize::try_from(got).ok();
-            if slot.is_some_and(|slot| slot >= slots) {
-                let (expected, bound) = ("less than the number of slots,", slots as i64);
-                return Err(Error::Index { op, argument: READ.field, position, expected, bound, got });
-            }
-            let writer = slot.and_then(|slot| writers.get(&slot)).filter(|writer| **writer != position);
-            if let Some(&other) = writer {
-                let (expected, bound) = ("a slot that no other sequence writes, as does the one at position", other as i64);
-                return Err(Error::Index { op, argument: READ.field, position, expected, bound, got });
-            }
-            read.push(slot);
-        }
+        let read = read_slots(op, READ.field, &self.read, slots, &write, |row| row)?;
         let slot = |slots: &[Option<usize>], place: Option<StateRow>| Some((slots[place?.0]?, 0));
         for segment in &mut segments.list {
             segment.initial = slot(&read, segment.initial);

@@ -138,7 +138,8 @@ impl Segments {
         }
     }
 
-    fn from_bounds(op: &'static str, bounds: &View<'_>, batch: usize, seqlen: usize) -> Result<Self> {
+    /// Divides packed steps, or rows, by their bounds.
+    pub(crate) fn from_bounds(op: &'static str, bounds: &View<'_>, batch: usize, seqlen: usize) -> Result<Self> {
         let argument = "cu_seqlens";
         if batch != 1 {
             return Err(Error::Value { op, argument, expected: "used with a batch of 1", got: batch as f64 });

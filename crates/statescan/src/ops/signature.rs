@@ -19,6 +19,7 @@ pub use option::{Choice, OptionSpec};
 pub(crate) use option::{DT_LIMIT, DT_SOFTPLUS, REVERSE, discretization};
 pub use output::{Output, ResultType};
 pub(crate) use output::{like, state_beside};
+pub(crate) use sound::same;
 use std::borrow::Cow;
 
 /// The most arguments of an operation.

@@ -471,11 +471,17 @@ macro_rules! step {
         .resolved();
 
         impl Args<'_> {
-            /// The queue of a step that writes what lies like this.
+            /// The queue of a step that writes what lies like this, maybe between slots.
             #[allow(dead_code, reason = "some steps run on the CPU alone")]
-            fn queue<'s>(&self, stream: &'s $crate::cuda::Stream, written: [$crate::View<'_>; 2]) -> $crate::cuda::Queue<'s> {
+            fn queue<'s>(
+                &self,
+                stream: &'s $crate::cuda::Stream,
+                slots: Option<&$crate::ops::slots::Slots<'_>>,
+                written: [$crate::View<'_>; 2],
+            ) -> $crate::cuda::Queue<'s> {
                 let mut key = self.call().key($crate::ops::call::PassKind::Update);
                 written.iter().for_each(|view| key.view(Some(view)));
+                slots.iter().flat_map(|slots| slots.views()).for_each(|view| key.view(view));
                 $crate::cuda::Queue::new(stream, Some(key))
             }
         }

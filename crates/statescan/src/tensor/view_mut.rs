@@ -131,6 +131,36 @@ impl<'a> ViewMut<'a> {
         self.view.as_ptr().cast_mut()
     }
 
+    /// Copies the elements of a view of this shape and type, on the host: runs of those that lie side by side in both, one after another.
+    pub(crate) fn copy_from(self, from: View<'_>) {
+        let host = from.device() == Device::Cpu && self.view.device() == Device::Cpu;
+        assert!(
+            host && from.shape() == self.shape() && from.dtype() == self.dtype(),
+            "elements of one shape and type on the host"
+        );
+        if from.is_empty() {
+            return;
+        }
+        let mut order: Vec<usize> = (0..from.rank()).collect();
+        order.sort_by_key(|&axis| core::cmp::Reverse(from.strides()[axis].unsigned_abs()));
+        let (mut from, mut to, mut run) = (from.permute(&order), self.view.permute(&order), 1);
+        while let Some(axis) = from.rank().checked_sub(1) {
+            let size = from.shape()[axis];
+            if size > 1 && [&from, &to].iter().any(|view| view.strides()[axis] != run as isize) {
+                break;
+            }
+            (from, to, run) = (from.index(axis, 0), to.index(axis, 0), run * size);
+        }
+        let mut places = Vec::with_capacity(to.len());
+        to.for_each_offset(|offset| places.push(to.offset_bytes(offset).cast_mut()));
+        let mut places = places.into_iter();
+        from.for_each_offset(|offset| {
+            let place = places.next().expect("as many runs as the other view has");
+            // SAFETY: a run lies inside of both views, whose offsets these are: its axes have their elements side by side. `self` is borrowed alone.
+            unsafe { core::ptr::copy_nonoverlapping(from.offset_bytes(offset), place, run * from.dtype().size()) };
+        });
+    }
+
     /// The shared description that kernels carry to their threads. It is for one call, which holds the borrow that `self` has.
     pub(crate) fn raw(&mut self) -> RawViewMut {
         // SAFETY: only the lifetime is erased; a kernel ends before the borrow that `self` holds.

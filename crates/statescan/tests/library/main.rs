@@ -21,6 +21,7 @@ mod selective_state_update;
 mod simplified_scan;
 mod simplified_state_update;
 mod simplified_vectors;
+mod slots;
 mod ssd;
 mod tables;
 mod tensor;

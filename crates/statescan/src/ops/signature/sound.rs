@@ -28,7 +28,7 @@ pub(super) const fn wrong(table: &str, parts: &[&str]) -> ! {
 }
 
 /// Whether two words are the same.
-pub(super) const fn same(a: &str, b: &str) -> bool {
+pub(crate) const fn same(a: &str, b: &str) -> bool {
     a.len() == b.len() && begins(a, b)
 }
 

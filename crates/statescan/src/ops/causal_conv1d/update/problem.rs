@@ -40,8 +40,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Checks the arguments beside a state of a shape.
-    pub(super) fn new(args: &Args<'_>, device: Device, state: Shape) -> Result<Self> {
+    /// Checks the arguments beside a state of a shape; `slotted` says that slots of it are read and written apart.
+    pub(super) fn new(args: &Args<'_>, device: Device, slotted: bool, state: Shape) -> Result<Self> {
         let sizes = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?;
         let ([batch, dim, width], steps) = (['B', 'D', 'W'].map(|letter| sizes.get(letter)), sizes.known('T').unwrap_or(1));
         check_width(OP, width)?;
@@ -55,10 +55,10 @@ impl Sizes {
         }
         limit_sizes(OP, SIGNATURE.limit.names, [batch.max(states), dim, steps.max(state_len)])?;
         let mut sizes = Sizes { dim, steps, width, states, state_len, rows: vec![None; batch] };
-        if args.conv_state_indices.is_none() {
+        if !slotted && args.conv_state_indices.is_none() {
             sizes.states = batch;
         }
-        if device == Device::Cpu {
+        if device == Device::Cpu && !slotted {
             sizes.find_rows(args, states)?;
         }
         Ok(sizes)

@@ -11,7 +11,7 @@ use crate::tensor::{Dense, Device, View};
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, conv_state: &View<'_>) -> Result<(Dense, Dense)> {
-    let sizes = Sizes::new(args, Device::Cpu, conv_state.shape())?;
+    let sizes = Sizes::new(args, Device::Cpu, false, conv_state.shape())?;
     Checker::new(OP, Device::Cpu).read("conv_state", conv_state, Kind::Float, &[sizes.states, sizes.dim, sizes.state_len])?;
     let mut y = Dense::zeros(&[sizes.rows.len(), sizes.dim, sizes.steps])?;
     let mut state = Dense::from_view(conv_state);

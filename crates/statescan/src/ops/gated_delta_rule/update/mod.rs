@@ -24,6 +24,8 @@
 //!
 //! **CUDA.** Everything runs there but a `v` or a state in `f64`, as one kernel that reads and writes each state once. Only the device reads indices: one
 //! that is out of range counts as negative, one that is used twice gives wrong results.
+//!
+//! Several tokens at once, with states that are read in one slot and written in others: [`slotted`](crate::ops::slotted).
 
 mod cpu;
 mod cuda;
@@ -32,12 +34,15 @@ pub mod reference;
 
 use super::gates::GateArgs;
 use super::{ALLOW_NEG_EIGVAL, BETA_SIGMOID, HEADS, KEY_WIDTH, LOWER_BOUND, QK_L2NORM, SCALE, VALUE_HEADS, VALUE_WIDTH};
+use crate::cuda::Stream;
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::call::Call;
 use crate::ops::check::{Checker, Kind};
 use crate::ops::op::Step;
 use crate::ops::signature::*;
+use crate::ops::slots::Slots;
+use crate::ops::slotted::{self, READERS, Slotted, TOKENS};
 use crate::ops::table::step;
 use crate::tensor::{Dense, Device, View, ViewMut};
 use problem::{Problem, Sizes};
@@ -52,7 +57,7 @@ step! {
     pub SIGNATURE = Signature {
         name: "gated_delta_rule_update",
         about: "one step of the gated delta rule, with the state updated in place",
-        sizes: &[BATCH, HEADS, VALUE_HEADS, KEY_WIDTH, VALUE_WIDTH, ('S', "states")],
+        sizes: &[BATCH, HEADS, VALUE_HEADS, KEY_WIDTH, VALUE_WIDTH, ('S', "states"), READERS, TOKENS, BOUNDS],
         leaders: &[2, 0],
         in_place: Some(&STATE),
         limit: Limit {
@@ -109,6 +114,21 @@ step! {
     results { y = like("v", &["BJP"]).alias(&["o", "out"]), }
 }
 
+static SLOT_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] =
+    slotted::with_slots(ARGUMENTS, "state_batch_indices", "dst_state_batch_indices");
+
+/// The step [between slots](slotted), which takes several tokens of a sequence at once.
+pub static SLOTTED: Signature = slotted::between_slots(&SIGNATURE, "gated_delta_rule_update_slots", &SLOT_ARGUMENTS);
+
+/// The step between slots.
+pub(crate) static BETWEEN_SLOTS: Slotted = Slotted { step: &Table, signature: &SIGNATURE };
+
+impl slotted::BetweenSlots for Args<'_> {
+    fn between_slots(&self) -> (Call<'_>, &'static Slotted) {
+        (Call { signature: &SLOTTED, ..self.call() }, &BETWEEN_SLOTS)
+    }
+}
+
 impl<'a> Args<'a> {
     fn gates(&self) -> GateArgs<'_, 'a> {
         GateArgs {
@@ -131,26 +151,34 @@ impl<'a> Args<'a> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let sizes = checked(exec.device(), args, state, y)?;
-    let problem = sizes.problem(args, state.as_view().dtype());
-    let (state, y) = (state.raw(), y.raw());
-    match exec.stream() {
-        Some(stream) => {
-            let queue = args.queue(stream, [state.as_read(), y.as_read()]);
-            let places = cuda::Places { state: state.as_read(), y: y.as_read(), indices: args.state_batch_indices };
-            cuda::update(&queue, &problem, &places)
-        }
-        None => {
-            cpu::update(exec, &problem, state, y);
-            Ok(())
-        }
+    if let Some(stream) = exec.stream() {
+        return launch(stream, args, None, state, y);
     }
+    let problem = checked(exec.device(), args, None, state, y)?.problem(args, state.dtype());
+    cpu::update(exec, &problem, state.raw(), y.raw());
+    Ok(())
+}
+
+/// Puts the kernel of a step into a stream.
+fn launch(
+    stream: &Stream,
+    args: &Args<'_>,
+    slots: Option<&Slots<'_>>,
+    state: &mut ViewMut<'_>,
+    y: &mut ViewMut<'_>,
+) -> Result<()> {
+    let problem = checked(state.shared().device(), args, slots, state, y)?.problem(args, state.dtype());
+    let (state, y) = (state.raw(), y.raw());
+    let queue = args.queue(stream, slots, [state.as_read(), y.as_read()]);
+    let places = cuda::Places { state: state.as_read(), y: y.as_read(), indices: args.state_batch_indices, slots };
+    cuda::update(&queue, &problem, &places)
 }
 
 /// The sizes of a step whose arguments, state and result go together. On CUDA it reads none of them.
-fn checked(device: Device, args: &Args<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Sizes> {
-    let (sizes, views) = (Sizes::new(args, device, state.shape())?, args.views());
+fn checked(device: Device, args: &Args<'_>, slots: Option<&Slots<'_>>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Sizes> {
+    let (sizes, views) = (Sizes::new(args, device, slots.is_some(), state.shape())?, args.views());
     let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
+    slots.into_iter().for_each(|slots| slots.are_read(&mut checker));
     checker.write("state", state, Kind::Real, &sizes.state_shape())?;
     checker.write("y", y, Kind::Real, &args.v.shape())?;
     checker.finish()?;
@@ -169,8 +197,22 @@ impl Step for Table {
         update(exec, &Args::of_call(call), state, y)
     }
 
+    fn check_between(&self, (call, slots): (&Call<'_>, &Slots<'_>), state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
+        checked(state.shared().device(), &Args::of_call(call), Some(slots), state, y).map(drop)
+    }
+
+    fn launch_between(
+        &self,
+        stream: &Stream,
+        (call, slots): (&Call<'_>, &Slots<'_>),
+        state: &mut ViewMut<'_>,
+        y: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        launch(stream, &Args::of_call(call), Some(slots), state, y)
+    }
+
     fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
-        checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
+        checked(state.shared().device(), &Args::of_call(call), None, state, y).map(drop)
     }
 
     fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {

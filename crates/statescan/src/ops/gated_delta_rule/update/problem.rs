@@ -41,8 +41,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Checks the arguments beside a state of a shape.
-    pub(super) fn new(args: &Args<'_>, device: Device, shape: Shape) -> Result<Self> {
+    /// Checks the arguments beside a state of a shape; `slotted` says that slots of it are read and written apart.
+    pub(super) fn new(args: &Args<'_>, device: Device, slotted: bool, shape: Shape) -> Result<Self> {
         if shape.len() != 4 {
             let expected = SIGNATURE.shapes(STATE.layouts.to_vec());
             return Err(Error::Rank { op: OP, argument: STATE.field, expected, got: shape, help: String::new() });
@@ -55,9 +55,9 @@ impl Sizes {
         // without heads of values there may be any number of those of keys
         let counted = [batch.max(shape[0]), all.max(heads).max(shape[1]), keys.max(shape[2]), values.max(shape[3])];
         limit_sizes(OP, SIGNATURE.limit.names, counted)?;
-        let states = if args.state_batch_indices.is_some() { shape[0] } else { batch };
+        let states = if slotted || args.state_batch_indices.is_some() { shape[0] } else { batch };
         let rows = match device {
-            Device::Cpu => state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, states)?,
+            Device::Cpu if !slotted => state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, states)?,
             _ => vec![None; batch],
         };
         Ok(Sizes { heads, group: all / heads, keys, values, states, gates, rows })

@@ -13,7 +13,7 @@ use crate::tensor::{Dense, Device, View};
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let sizes = Sizes::new(args, Device::Cpu, state.shape())?;
+    let sizes = Sizes::new(args, Device::Cpu, false, state.shape())?;
     Checker::new(OP, Device::Cpu).read("state", state, Kind::Real, &sizes.state_shape())?;
     let (mut y, mut next) = (Dense::zeroed(args.v.shape()), Dense::from_view(state));
     for (batch, row) in sizes.rows.iter().enumerate() {

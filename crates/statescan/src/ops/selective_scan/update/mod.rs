@@ -24,12 +24,15 @@
 //!
 //! **CUDA.** Everything runs there but an `x` or a state in `f64`. Only the device reads indices: one that is out of range counts as negative,
 //! one that is used twice gives wrong results.
+//!
+//! Several tokens at once, with states that are read in one slot and written in others: [`slotted`](crate::ops::slotted).
 
 mod cpu;
 mod cuda;
 mod problem;
 pub mod reference;
 
+use crate::cuda::Stream;
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::call::Call;
@@ -37,6 +40,8 @@ use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
 use crate::ops::op::Step;
 use crate::ops::signature::*;
+use crate::ops::slots::Slots;
+use crate::ops::slotted::{self, READERS, Slotted, TOKENS};
 use crate::ops::table::step;
 use crate::step_size::StepSize;
 use crate::tensor::{Dense, Device, View, ViewMut};
@@ -57,9 +62,9 @@ step! {
     pub SIGNATURE = Signature {
         name: "selective_state_update",
         about: "one step of a selective scan or of SSD, with the state updated in place",
-        sizes: &[BATCH, DIM, ('H', "nheads"), ('P', "headdim"), DSTATE, NGROUPS, ('S', "states")],
+        sizes: &[BATCH, DIM, ('H', "nheads"), ('P', "headdim"), DSTATE, NGROUPS, ('S', "states"), READERS, TOKENS, BOUNDS],
         free: "G",
-        forms: &["BDNGS", "BHPNGS"],
+        forms: &["BDNGSRQK", "BHPNGSRQK"],
         in_place: Some(&STATE),
         limit: Limit {
             names: "max(batch, states) x dim (or nheads x headdim) x dstate",
@@ -116,6 +121,21 @@ step! {
     results { y = like("x", CHANNELS).alias(&["out"]), }
 }
 
+static SLOT_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] =
+    slotted::with_slots(ARGUMENTS, "state_batch_indices", "dst_state_batch_indices");
+
+/// The step [between slots](slotted), which takes several tokens of a sequence at once.
+pub static SLOTTED: Signature = slotted::between_slots(&SIGNATURE, "selective_state_update_slots", &SLOT_ARGUMENTS);
+
+/// The step between slots.
+pub(crate) static BETWEEN_SLOTS: Slotted = Slotted { step: &Table, signature: &SIGNATURE };
+
+impl slotted::BetweenSlots for Args<'_> {
+    fn between_slots(&self) -> (Call<'_>, &'static Slotted) {
+        (Call { signature: &SLOTTED, ..self.call() }, &BETWEEN_SLOTS)
+    }
+}
+
 impl Args<'_> {
     /// How steps are made.
     fn step_size(&self) -> StepSize {
@@ -128,25 +148,35 @@ impl Args<'_> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let sizes = checked(exec.device(), args, state, y)?;
+    if let Some(stream) = exec.stream() {
+        return launch(stream, args, None, state, y);
+    }
+    let sizes = checked(exec.device(), args, None, state, y)?;
+    let (state, y) = (state.raw(), y.raw());
+    cpu::update(exec, &sizes.problem(args, &state.as_read(), &y.as_read()), state, y);
+    Ok(())
+}
+
+/// Puts the kernel of a step into a stream.
+fn launch(
+    stream: &Stream,
+    args: &Args<'_>,
+    slots: Option<&Slots<'_>>,
+    state: &mut ViewMut<'_>,
+    y: &mut ViewMut<'_>,
+) -> Result<()> {
+    let sizes = checked(state.shared().device(), args, slots, state, y)?;
     let (state, y) = (state.raw(), y.raw());
     let problem = sizes.problem(args, &state.as_read(), &y.as_read());
-    match exec.stream() {
-        Some(stream) => {
-            let queue = args.queue(stream, [state.as_read(), y.as_read()]);
-            cuda::update(&queue, &problem, args.state_batch_indices)
-        }
-        None => {
-            cpu::update(exec, &problem, state, y);
-            Ok(())
-        }
-    }
+    let queue = args.queue(stream, slots, [state.as_read(), y.as_read()]);
+    cuda::update(&queue, &problem, &cuda::Rows { indices: args.state_batch_indices, slots })
 }
 
 /// The sizes of a step whose arguments, state and result go together. On CUDA it reads none of them.
-fn checked(device: Device, args: &Args<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Sizes> {
-    let (sizes, views) = (Sizes::new(args, device, state.shape())?, args.views());
+fn checked(device: Device, args: &Args<'_>, slots: Option<&Slots<'_>>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Sizes> {
+    let (sizes, views) = (Sizes::new(args, device, slots.is_some(), state.shape())?, args.views());
     let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
+    slots.into_iter().for_each(|slots| slots.are_read(&mut checker));
     checker.write("state", state, Kind::exactly(sizes.complex), &sizes.state_shape())?;
     checker.write("y", y, Kind::Real, &args.x.shape())?;
     checker.finish()?;
@@ -165,8 +195,22 @@ impl Step for Table {
         update(exec, &Args::of_call(call), state, y)
     }
 
+    fn check_between(&self, (call, slots): (&Call<'_>, &Slots<'_>), state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
+        checked(state.shared().device(), &Args::of_call(call), Some(slots), state, y).map(drop)
+    }
+
+    fn launch_between(
+        &self,
+        stream: &Stream,
+        (call, slots): (&Call<'_>, &Slots<'_>),
+        state: &mut ViewMut<'_>,
+        y: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        launch(stream, &Args::of_call(call), Some(slots), state, y)
+    }
+
     fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
-        checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
+        checked(state.shared().device(), &Args::of_call(call), None, state, y).map(drop)
     }
 
     fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {

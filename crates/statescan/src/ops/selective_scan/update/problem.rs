@@ -53,8 +53,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Checks the arguments beside a state of a shape.
-    pub(super) fn new(args: &Args<'_>, device: Device, shape: Shape) -> Result<Self> {
+    /// Checks the arguments beside a state of a shape; `slotted` says that slots of it are read and written apart.
+    pub(super) fn new(args: &Args<'_>, device: Device, slotted: bool, shape: Shape) -> Result<Self> {
         let rank = |argument, layouts, got| Error::Rank {
             op: OP,
             argument,
@@ -91,12 +91,12 @@ impl Sizes {
             heads,
             headdim,
             dstate,
-            states: if args.state_batch_indices.is_some() { shape[0] } else { batch },
+            states: if slotted || args.state_batch_indices.is_some() { shape[0] } else { batch },
             complex: args.a.dtype().is_complex(),
             rows: vec![None; batch],
             own,
         };
-        if device == Device::Cpu {
+        if device == Device::Cpu && !slotted {
             sizes.rows = state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, sizes.states)?;
         }
         Ok(sizes)

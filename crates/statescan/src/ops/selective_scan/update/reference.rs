@@ -13,7 +13,7 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let sizes = Sizes::new(args, Device::Cpu, state.shape())?;
+    let sizes = Sizes::new(args, Device::Cpu, false, state.shape())?;
     Checker::new(OP, Device::Cpu).read("state", state, Kind::Float, &sizes.state_shape())?;
     let mut y = Dense::zeros(&args.x.shape())?;
     let mut next = Dense::from_view(state);

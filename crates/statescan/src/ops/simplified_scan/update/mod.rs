@@ -24,6 +24,8 @@
 //!
 //! **CUDA.** Everything runs there but a `u` or a state in `f64`. Only the device reads indices: one that is out of range counts as negative,
 //! one that is used twice gives wrong results.
+//!
+//! Several tokens at once, with states that are read in one slot and written in others: [`slotted`](crate::ops::slotted).
 
 mod cpu;
 mod cuda;
@@ -37,6 +39,8 @@ use crate::ops::check::{Checker, Kind};
 use crate::ops::discretization::Discretization;
 use crate::ops::op::Step;
 use crate::ops::signature::*;
+use crate::ops::slots::Slots;
+use crate::ops::slotted::{self, READERS, Slotted, TOKENS};
 use crate::ops::table::step;
 use crate::tensor::{Dense, Device, View, ViewMut};
 pub(crate) use problem::{Problem, Targets};
@@ -52,7 +56,7 @@ step! {
     pub SIGNATURE = Signature {
         name: "simplified_state_update",
         about: "one step of S5, with the state updated in place",
-        sizes: &[BATCH, ('H', "dim"), ('P', "dstate"), ('S', "states")],
+        sizes: &[BATCH, ('H', "dim"), ('P', "dstate"), ('S', "states"), READERS, TOKENS, BOUNDS],
         leaders: &[0, 2],
         in_place: Some(&STATE),
         limit: Limit { names: "max(batch, states) x dim x dstate", bytes: 4, what: "inputs and states of all rows in two parts" },
@@ -99,17 +103,32 @@ step! {
     results { y = like("u", &["BH"]).alias(&["out"]).complex(Complex::Without("D")), }
 }
 
+static SLOT_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] =
+    slotted::with_slots(ARGUMENTS, "state_batch_indices", "dst_state_batch_indices");
+
+/// The step [between slots](slotted), which takes several tokens of a sequence at once.
+pub static SLOTTED: Signature = slotted::between_slots(&SIGNATURE, "simplified_state_update_slots", &SLOT_ARGUMENTS);
+
+/// The step between slots.
+pub(crate) static BETWEEN_SLOTS: Slotted = Slotted { step: &Table, signature: &SIGNATURE };
+
+impl slotted::BetweenSlots for Args<'_> {
+    fn between_slots(&self) -> (Call<'_>, &'static Slotted) {
+        (Call { signature: &SLOTTED, ..self.call() }, &BETWEEN_SLOTS)
+    }
+}
+
 /// Moves `state` on by one step and writes `y`.
 ///
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let mut problem = checked(exec.device(), args, state, y)?;
+    let mut problem = checked(exec.device(), args, None, state, y)?;
     problem.double |= state.dtype().is_double();
     let targets = Targets { state: state.raw(), y: y.raw() };
     match exec.stream() {
         Some(stream) => {
-            let queue = args.queue(stream, [targets.state.as_read(), targets.y.as_read()]);
+            let queue = args.queue(stream, None, [targets.state.as_read(), targets.y.as_read()]);
             cuda::update(&queue, &problem, args.state_batch_indices, &targets)
         }
         None => {
@@ -120,9 +139,16 @@ pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut Vie
 }
 
 /// The problem of a step whose arguments, state and result go together. On CUDA it reads none of them.
-fn checked<'a>(device: Device, args: &Args<'a>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<Problem<'a>> {
-    let (problem, views) = (Problem::new(args, device, state.shape())?, args.views());
+fn checked<'a>(
+    device: Device,
+    args: &Args<'a>,
+    slots: Option<&Slots<'_>>,
+    state: &ViewMut<'_>,
+    y: &ViewMut<'_>,
+) -> Result<Problem<'a>> {
+    let (problem, views) = (Problem::new(args, device, slots.is_some(), state.shape())?, args.views());
     let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
+    slots.into_iter().for_each(|slots| slots.are_read(&mut checker));
     checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;
     checker.write("y", y, Kind::exactly(problem.real_factor.is_none()), &[problem.batch, problem.dim])?;
     checker.finish()?;
@@ -141,8 +167,12 @@ impl Step for Table {
         update(exec, &Args::of_call(call), state, y)
     }
 
+    fn check_between(&self, (call, slots): (&Call<'_>, &Slots<'_>), state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
+        checked(state.shared().device(), &Args::of_call(call), Some(slots), state, y).map(drop)
+    }
+
     fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
-        checked(state.shared().device(), &Args::of_call(call), state, y).map(drop)
+        checked(state.shared().device(), &Args::of_call(call), None, state, y).map(drop)
     }
 
     fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {

@@ -37,8 +37,8 @@ pub(crate) struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    /// Checks the arguments and brings them to normal form, beside a state of a shape.
-    pub(super) fn new(args: &Args<'a>, device: Device, state: Shape) -> Result<Self> {
+    /// Checks the arguments and brings them to normal form, beside a state of a shape; `slotted` says that slots of it are read and written apart.
+    pub(super) fn new(args: &Args<'a>, device: Device, slotted: bool, state: Shape) -> Result<Self> {
         let sizes = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?;
         let [batch, dim, dstate] = ['B', 'H', 'P'].map(|letter| sizes.get(letter));
         if state.len() != 2 {
@@ -47,10 +47,10 @@ impl<'a> Problem<'a> {
         }
         limit_sizes(OP, SIGNATURE.limit.names, [batch.max(state[0]), dim, dstate])?;
         let batched = |view: View<'a>| if view.rank() == 1 { view.expand(0, batch) } else { view };
-        let states = if args.state_batch_indices.is_some() { state[0] } else { batch };
+        let states = if slotted || args.state_batch_indices.is_some() { state[0] } else { batch };
         let rows = match device {
-            Device::Cpu => state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, states)?,
-            Device::Cuda(_) => Vec::new(),
+            Device::Cpu if !slotted => state_rows(OP, "state_batch_indices", args.state_batch_indices.as_ref(), batch, states)?,
+            _ => Vec::new(),
         };
         Ok(Problem {
             batch,

@@ -13,7 +13,7 @@ use num_complex::Complex64;
 /// # Errors
 /// As [`super::update`].
 pub fn update(args: &Args<'_>, state: &View<'_>) -> Result<(Dense, Dense)> {
-    let p = Problem::new(args, Device::Cpu, state.shape())?;
+    let p = Problem::new(args, Device::Cpu, false, state.shape())?;
     Checker::new(OP, Device::Cpu).read("state", state, Kind::Float, &[p.states, p.dstate])?;
     let mut y = Dense::zeros(&[p.batch, p.dim])?;
     let mut next = Dense::from_view(state);

@@ -1,14 +1,15 @@
 //! A few steps in place on CUDA.
 
 use super::{OP, Problem};
-use crate::cuda::{COMMON, Config, Kernel, Launch, Program, Queue, STEP_SIZE, Strided, blocks_of_lines, params};
+use crate::cuda::{COMMON, Config, Kernel, Launch, Program, Queue, STEP_SIZE, STEP_SLOTS, Strided, blocks_of_lines, params};
 use crate::error::Result;
-use crate::ops::on_cuda::single_only;
+use crate::ops::on_cuda::{StepSlotTypes, StepSlots, single_only};
+use crate::ops::slots::Slots;
 use crate::tensor::{DType, View};
 
 const THREADS: usize = 128;
 
-static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE], include_str!("update.cu"));
+static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE], include_str!("update.cu")).including(&[STEP_SLOTS]);
 
 params! {
     /// Parameters of `causal_conv1d_update`.
@@ -25,6 +26,7 @@ params! {
         /// (row)
         indices: Strided,
         seen: Strided,
+        slots: StepSlots,
         dim: i64,
         steps: i64,
         states: i64,
@@ -33,20 +35,22 @@ params! {
     }
 }
 
-pub(crate) fn update(queue: &Queue<'_>, problem: &Problem<'_>) -> Result<()> {
+pub(crate) fn update(queue: &Queue<'_>, problem: &Problem<'_>, slots: Option<&Slots<'_>>) -> Result<()> {
     single_only(problem.double, "causal_conv1d_update in f64")?;
-    let kernel = kernel(problem)?;
+    let kernel = kernel(problem, slots)?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
-    // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
+    // describes their types. No two rows write a state (the caller's part, for indices that only the device can read).
     unsafe { kernel.launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
-fn kernel(p: &Problem<'_>) -> Result<Kernel<Params, impl Fn() -> Config>> {
-    let (blocks_per_row, blocks) = blocks_of_lines(p.rows.len(), p.dim, THREADS);
+fn kernel<'k>(p: &'k Problem<'_>, slots: Option<&'k Slots<'k>>) -> Result<Kernel<Params, impl Fn() -> Config + 'k>> {
+    let rows = slots.map_or(p.rows.len(), |slots| slots.read.len());
+    let (blocks_per_row, blocks) = blocks_of_lines(rows, p.dim, THREADS);
     let launch = Launch::new(OP, blocks, THREADS)?;
     let config = move || {
         let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
         Config::default()
+            .with(&StepSlotTypes(slots, p.rows.len()))
             .dtype("X", p.x.dtype())
             .dtype("Y", p.y.dtype())
             .dtype("WEIGHT", p.weight.dtype())
@@ -70,6 +74,7 @@ fn kernel(p: &Problem<'_>) -> Result<Kernel<Params, impl Fn() -> Config>> {
         state: Strided::of(&state),
         indices: Strided::of_option(&p.indices),
         seen: Strided::of_option(&p.cache_seqlens),
+        slots: StepSlots::of(slots, p.rows.len(), state.shape()[0]),
         dim: p.dim as i64,
         steps: p.steps as i64,
         states: state.shape()[0] as i64,
@@ -106,9 +111,14 @@ mod tests {
                     y: target(tensor(dtype, &[3, 1000, 2])),
                     rows: vec![None; 3],
                 };
-                let kernel = kernel(&problem).unwrap();
-                assert_eq!(kernel.launch, Launch::line(24, 128, 0));
-                suite.add(&UPDATE, &(kernel.config)(), 0);
+                {
+                    let kernel = kernel(&problem, None).unwrap();
+                    assert_eq!(kernel.launch, Launch::line(24, 128, 0));
+                    suite.add(&UPDATE, &(kernel.config)(), 0);
+                }
+                let slots = Slots::testing(1, all.then_some(3), all);
+                let problem = Problem { cache_seqlens: None, indices: None, ..problem };
+                suite.add(&UPDATE, &(kernel(&problem, Some(&slots)).unwrap().config)(), 0);
             }
         }
         suite.compile();

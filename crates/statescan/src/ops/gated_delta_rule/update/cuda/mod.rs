@@ -5,14 +5,16 @@ mod plan;
 mod tests;
 
 use super::{OP, Problem};
-use crate::cuda::{COMMON, Config, Kernel, Program, Queue, STEP_SIZE, Strided, neighbours, params};
+use crate::cuda::{COMMON, Config, Kernel, Program, Queue, STEP_SIZE, STEP_SLOTS, Strided, neighbours, params};
 use crate::error::Result;
 use crate::ops::gated_delta_rule::cuda::GATES;
-use crate::ops::on_cuda::{dtype, single_only};
+use crate::ops::on_cuda::{StepSlotTypes, StepSlots, dtype, single_only};
+use crate::ops::slots::Slots;
 use crate::tensor::{DType, View};
 use plan::{Plan, Shape};
 
-static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE], include_str!("update.cu")).including(&[GATES]);
+static UPDATE: Program<Params> =
+    Program::new(OP, &[COMMON, STEP_SIZE], include_str!("update.cu")).including(&[GATES, STEP_SLOTS]);
 
 params! {
     /// Parameters of `gated_delta_rule_update`.
@@ -33,6 +35,7 @@ params! {
         y: Strided,
         /// (row)
         indices: Strided,
+        slots: StepSlots,
         states: i64,
         /// Heads of values, and how many of them share one of keys.
         heads: u32,
@@ -54,6 +57,7 @@ pub(super) struct Places<'v> {
     pub y: View<'v>,
     /// The states of the rows, which only the device can read.
     pub indices: Option<View<'v>>,
+    pub slots: Option<&'v Slots<'v>>,
 }
 
 pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, places: &Places<'_>) -> Result<()> {
@@ -61,7 +65,7 @@ pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, places: &Places<'
     let shape = shape(problem, places);
     let plan = queue.find(|| Plan::new(&shape))?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
-    // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
+    // describes their types. No two rows write a state (the caller's part, for indices that only the device can read).
     unsafe { kernel(problem, places, &plan).launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
@@ -73,8 +77,11 @@ fn shape(p: &Problem<'_>, places: &Places<'_>) -> Shape {
     let (axis, count) = if by_column { (3, p.values) } else { (2, p.keys) };
     let most = 16 / state.dtype().size();
     let together = count.is_multiple_of(most) && neighbours(state, axis, most) == most;
-    let vector = if together { most } else { 1 };
-    Shape { states: p.rows.len() * p.heads * p.group, keys: p.keys, columns: p.values, by_column, vector }
+    // a state that stays in registers from token to token has no room for eight columns; along keys the order of sums would be another one
+    let few = by_column && places.slots.is_some_and(|slots| slots.has_many(p.rows.len()));
+    let vector = if together { most.min(if few { 4 } else { most }) } else { 1 };
+    let rows = places.slots.map_or(p.rows.len(), |slots| slots.read.len());
+    Shape { states: rows * p.heads * p.group, keys: p.keys, columns: p.values, by_column, vector }
 }
 
 fn kernel<'k>(p: &'k Problem<'_>, places: &'k Places<'k>, plan: &'k Plan) -> Kernel<Params, impl Fn() -> Config + 'k> {
@@ -87,6 +94,7 @@ fn config(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Config {
     // whether a thread's keys are one access
     let together = |view: &View<'_>| vector > 1 && view.rank() == 3 && neighbours(view, 2, vector) == vector;
     Config::default()
+        .with(&StepSlotTypes(places.slots, p.rows.len()))
         .dtype("STATE", places.state.dtype())
         .dtype("QUERY", p.q.dtype())
         .dtype("KEY", p.k.dtype())
@@ -129,6 +137,7 @@ fn params(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Params {
         bias: Strided::of_option(&p.dt_bias),
         y: Strided::of(&places.y),
         indices: Strided::of_option(&places.indices),
+        slots: StepSlots::of(places.slots, p.rows.len(), places.state.shape()[0]),
         states: places.state.shape()[0] as i64,
         heads: (p.heads * p.group) as u32,
         group: p.group.max(1) as u32,

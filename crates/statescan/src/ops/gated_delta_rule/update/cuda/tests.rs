@@ -7,9 +7,13 @@ use crate::cuda::testing::{Suite, tensor};
 use crate::tensor::Device;
 
 fn check(suite: &mut Suite, args: &Args<'_>, state: View<'static>) {
-    let sizes = Sizes::new(args, Device::Cuda(0), state.shape()).unwrap();
+    check_slots(suite, args, None, state);
+}
+
+fn check_slots(suite: &mut Suite, args: &Args<'_>, slots: Option<&Slots<'_>>, state: View<'static>) {
+    let sizes = Sizes::new(args, Device::Cuda(0), slots.is_some(), state.shape()).unwrap();
     let problem = sizes.problem(args, state.dtype());
-    let places = Places { state, y: args.v, indices: args.state_batch_indices };
+    let places = Places { state, y: args.v, indices: args.state_batch_indices, slots };
     let plan = Plan::new(&shape(&problem, &places)).unwrap();
     suite.add(&UPDATE, &(kernel(&problem, &places, &plan).config)(), 0);
 }
@@ -35,6 +39,8 @@ fn steps_compile() {
             let g = Some(of(dtype, &[4, keys]));
             check(&mut suite, &Args { g, state_batch_indices: indices, lower_bound: -5.0, ..raw }, state);
             check(&mut suite, &Args { g, dt_bias: own(&[4, keys]), ..raw }, state);
+            let slots = [Slots::testing(1, None, false), Slots::testing(1, Some(2), false), Slots::testing(1, Some(2), true)];
+            slots.iter().for_each(|slots| check_slots(&mut suite, &Args { g, ..raw }, Some(slots), state));
         }
     }
     suite.compile();

@@ -2,6 +2,7 @@
 // the state is read and written once: first its products with the key and the query, whose sums over keys come with those for the lengths of both, then
 // the update. Neighbouring threads lie along columns (BY_COLUMN), or along keys where these lie side by side. Sums are taken in a fixed order.
 #include "gates.cuh"
+#include "step_slots.cuh"
 
 constexpr int LANES_P = THREADS / LANES_N;
 // of a thread: neighbours along keys and along columns, pieces of keys, keys and columns
@@ -43,7 +44,7 @@ struct Part {
   Neighbours<STATE, VECTOR> v[PIECES][GROUPS];
   DEVICE f32 at(int i, int j) const { return to_f32(v[i / VECTOR_N][j / VECTOR_P].v[i % VECTOR_N + j % VECTOR_P]); }
 };
-// job(vector, its address) for those that exist
+// job(piece, group, address) for the vectors that exist
 template <typename Job> DEVICE void each_vector(const Params& p, const Place& place, STATE* state, Job job) {
 #pragma unroll
   for (int piece = 0; piece < PIECES; piece++)
@@ -127,12 +128,14 @@ struct Keys {
   }
 };
 
-DEVICE void step(const Params& p, const Place& place, STATE* state) {
-  // everything is asked for before the first use
-  Part part = {};
+DEVICE void read_part(Part& part, const Params& p, const Place& place, STATE* state) {
   each_vector(p, place, state, [&](int piece, int group, const STATE* from) {
     part.v[piece][group] = *reinterpret_cast<const Neighbours<STATE, VECTOR>*>(from);
   });
+}
+
+// A step of a part that was just asked for: so is everything else before the first use. The state after it is written if `written_to` says so.
+DEVICE void step(const Params& p, const Place& place, Part& part, STATE* state, bool written_to) {
   Keys keys;
   keys.load(p, place);
   f32 v[OWN_COLUMNS], sums[PADDED_SUMS];
@@ -163,8 +166,30 @@ DEVICE void step(const Params& p, const Place& place, STATE* state) {
       const int i = piece * VECTOR_N + (BY_COLUMN ? 0 : e), j = group * VECTOR_P + (BY_COLUMN ? e : 0);
       assign(after.v[e], __fmaf_rn(keys.k[i], written[j], keys.decay_of(i) * part.at(i, j)));
     }
-    write_at_once(to, after);
+    if (written_to) write_at_once(to, after);
+    if constexpr (MANY) part.v[piece][group] = after;
   });
+}
+
+// The tokens of a sequence, whose state is read once and stays in registers, as it is stored.
+DEVICE void walk(const Params& p, Place& place, i64 sequence) {
+  const Tokens tokens = tokens_of(p.slots, sequence);
+  const i64 from = slot_read(p.slots, sequence);
+  Part part = {};
+  if (from >= 0) read_part(part, p, place, at<STATE>(p.state, from, place.head));
+  if (tokens.first == tokens.end) {
+    const i64 slot = slot_written(p.slots, sequence, tokens, tokens.first - 1);
+    if (slot >= 0)
+      each_vector(p, place, at<STATE>(p.state, slot, place.head), [&](int piece, int group, STATE* to) { write_at_once(to, part.v[piece][group]); });
+    return;
+  }
+#pragma unroll 1
+  for (place.row = tokens.first; place.row < tokens.end; place.row++) {
+    const i64 slot = slot_written(p.slots, sequence, tokens, place.row);
+    step(p, place, part, at<STATE>(p.state, max(slot, i64(0)), place.head), slot >= 0);
+    // sums of the next token take the place of those of this one
+    if constexpr (WARPS > 1) __syncthreads();
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rule_update(const __grid_constant__ Params p) {
@@ -174,11 +199,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rule_update(co
   const int lane_n = BY_COLUMN ? threadIdx.x / LANES_P : threadIdx.x % LANES_N, lane_p = BY_COLUMN ? threadIdx.x % LANES_P : threadIdx.x / LANES_N;
   place.first_key = lane_n * VECTOR_N;
   place.column = blockIdx.x % p.blocks_per_state * (LANES_P * OWN_COLUMNS) + lane_p * VECTOR_P;
+  if constexpr (MANY) {
+    walk(p, place, place.row);
+    return;
+  }
   i64 slot = place.row;
   if constexpr (HAS_INDICES) slot = i64(*at<INDEX>(p.indices, place.row));
   // indices are not checked on the host: what is no state is left alone
-  const bool alive = !HAS_INDICES || (slot >= 0 && slot < p.states);
-  if (alive) step(p, place, at<STATE>(p.state, slot, place.head));
+  bool alive = !HAS_INDICES || (slot >= 0 && slot < p.states);
+  i64 slot_after = slot;
+  if constexpr (SLOTTED) {
+    slot = slot_read(p.slots, place.row), slot_after = slot_written(p.slots, place.row, {place.row, place.row + 1}, place.row);
+    alive = true;
+  }
+  if (alive) {
+    Part part = {};
+    if (!SLOTTED || slot >= 0) read_part(part, p, place, at<STATE>(p.state, slot, place.head));
+    step(p, place, part, at<STATE>(p.state, SLOTTED ? max(slot_after, i64(0)) : slot_after, place.head), !SLOTTED || slot_after >= 0);
+  }
 #pragma unroll
   for (int j = 0; j < OWN_COLUMNS; j++) {
     const int column = column_of(place, j);

@@ -5,14 +5,18 @@ mod plan;
 mod tests;
 
 use super::{OP, Operand, Problem};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Program, Queue, STEP_SIZE, StepTypes, Strided, neighbours, params};
+use crate::cuda::{
+    COMMON, Config, DISCRETIZATION, Kernel, Program, Queue, STEP_SIZE, STEP_SLOTS, StepTypes, Strided, neighbours, params,
+};
 use crate::error::Result;
 use crate::ops::discretization::Discretization;
-use crate::ops::on_cuda::single_only;
+use crate::ops::on_cuda::{StepSlotTypes, StepSlots, single_only};
+use crate::ops::slots::Slots;
 use crate::tensor::{DType, View};
 use plan::{Plan, Shape, THREADS};
 
-static UPDATE: Program<Params> = Program::new(OP, &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("update.cu"));
+static UPDATE: Program<Params> =
+    Program::new(OP, &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("update.cu")).including(&[STEP_SLOTS]);
 
 params! {
     /// Parameters of `selective_state_update`: tensors of (row, head, channel of the head, state), strides of 0 where there is no axis.
@@ -30,8 +34,9 @@ params! {
         y: Strided,
         /// (row)
         indices: Strided,
+        slots: StepSlots,
         states: i64,
-        /// Channels of all heads.
+        /// Channels of all heads, as many at a time as a thread has.
         channels: u32,
         /// Channels of a head.
         headdim: u32,
@@ -43,37 +48,50 @@ params! {
     }
 }
 
-/// `indices` are the states of the rows, which only the device can read.
-pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, indices: Option<View<'_>>) -> Result<()> {
+/// The states of rows, which only the device can read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rows<'v> {
+    pub indices: Option<View<'v>>,
+    pub slots: Option<&'v Slots<'v>>,
+}
+
+pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, rows: &Rows<'_>) -> Result<()> {
     single_only(problem.double, "selective_state_update in f64")?;
-    let shape = shape(problem);
+    let shape = shape(problem, rows);
     let plan = queue.find(|| Plan::new(&shape))?;
-    let kernel = kernel(problem, indices, &shape, &plan);
+    let kernel = kernel(problem, rows, &shape, &plan);
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration
-    // describes their types. No two rows share a state (the caller's part, for indices that only the device can read).
+    // describes their types. No two rows write a state (the caller's part, for indices that only the device can read).
     unsafe { kernel.launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
-fn shape(p: &Problem<'_>) -> Shape {
+fn shape(p: &Problem<'_>, rows: &Rows<'_>) -> Shape {
     let [_, _, lane, state] = p.state.strides;
     // few states leave threads without work
     let by_state = p.dstate >= 4 && (state == 1 || lane != 1);
     let size = p.state.view.dtype().size();
     let costly = p.complex || matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear);
-    Shape { batch: p.rows.len(), channels: p.heads * p.headdim, dstate: p.dstate, by_state, size, costly }
+    let together = match rows.slots {
+        Some(slots) if slots.has_many(p.rows.len()) => {
+            [4, 2, 1].into_iter().find(|&count| p.headdim.is_multiple_of(count)).unwrap_or(1)
+        }
+        _ => 1,
+    };
+    let batch = rows.slots.map_or(p.rows.len(), |slots| slots.read.len());
+    Shape { batch, channels: p.heads * p.headdim, dstate: p.dstate, by_state, size, costly, together }
 }
 
 fn kernel<'k>(
     p: &'k Problem<'_>,
-    indices: Option<View<'k>>,
+    rows: &'k Rows<'k>,
     shape: &'k Shape,
     plan: &'k Plan,
 ) -> Kernel<Params, impl Fn() -> Config + 'k> {
-    Kernel { config: move || config(p, indices, shape, plan), params: params(p, indices, shape, plan), launch: plan.launch }
+    Kernel { config: move || config(p, rows, shape, plan), params: params(p, rows, shape, plan), launch: plan.launch }
 }
 
 /// Returns the constants that a kernel is compiled with.
-fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan) -> Config {
+fn config(p: &Problem<'_>, rows: &Rows<'_>, shape: &Shape, plan: &Plan) -> Config {
     // whether a thread's states of a tensor are one access
     let together = |o: &Operand<'_>| {
         plan.vector > 1
@@ -85,6 +103,7 @@ fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
     let step_size = StepTypes::of(&p.dt.view, &bias, &dt_a, p.step_size);
     Config::default()
         .with(&step_size)
+        .with(&StepSlotTypes(rows.slots, p.rows.len()))
         .dtype("STATE", p.state.view.dtype())
         .dtype("X", p.x.view.dtype())
         .dtype("A", p.a.view.dtype())
@@ -93,15 +112,17 @@ fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
         .dtype("SKIP", of(&p.d))
         .dtype("Z", of(&p.z))
         .dtype("Y", p.y.view.dtype())
-        .dtype("INDEX", indices.map_or(DType::I32, |v| v.dtype()))
+        .dtype("INDEX", rows.indices.map_or(DType::I32, |v| v.dtype()))
         .set("METHOD", p.discretization.constant())
         .flag("COMPLEX", p.complex)
         .flag("UNIFORM", p.a.strides[3] == 0 || p.dstate == 1)
         .flag("HAS_SKIP", p.d.is_some())
         .flag("HAS_Z", p.z.is_some())
-        .flag("HAS_INDICES", indices.is_some())
+        .flag("HAS_INDICES", rows.indices.is_some())
         .flag("ONE_HEAD", p.heads == 1)
-        .flag("EVEN", shape.channels.is_multiple_of(THREADS / plan.lanes))
+        .flag("EVEN", (shape.channels / plan.channels).is_multiple_of(THREADS / plan.lanes))
+        .flag("A_TIED", p.a.strides[2] == 0)
+        .flag("STEP_TIED", [Some(p.dt), p.dt_bias, p.dt_a].iter().flatten().all(|o| o.strides[2] == 0))
         .flag("STATE_TOGETHER", together(&p.state))
         .flag("A_TOGETHER", together(&p.a))
         .flag("B_TOGETHER", together(&p.b.0))
@@ -109,11 +130,12 @@ fn config(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
         .int("DSTATE", p.dstate)
         .int("VECTOR", plan.vector)
         .int("LANES", plan.lanes)
+        .int("CHANNELS", plan.channels)
         .int("RESIDENT", plan.resident)
         .int("THREADS", THREADS)
 }
 
-fn params(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan) -> Params {
+fn params(p: &Problem<'_>, rows: &Rows<'_>, shape: &Shape, plan: &Plan) -> Params {
     let strided = |o: &Operand<'_>| Strided::with(&o.view, o.strides);
     let optional = |o: &Option<Operand<'_>>| o.as_ref().map(strided).unwrap_or_default();
     Params {
@@ -128,9 +150,10 @@ fn params(p: &Problem<'_>, indices: Option<View<'_>>, shape: &Shape, plan: &Plan
         bias: optional(&p.dt_bias),
         dt_a: optional(&p.dt_a),
         y: strided(&p.y),
-        indices: Strided::of_option(&indices),
+        indices: Strided::of_option(&rows.indices),
+        slots: StepSlots::of(rows.slots, p.rows.len(), p.state.view.shape()[0]),
         states: p.state.view.shape()[0] as i64,
-        channels: shape.channels as u32,
+        channels: (shape.channels / plan.channels) as u32,
         headdim: p.headdim as u32,
         heads_per_b: p.b.1.max(1) as u32,
         heads_per_c: p.c.1.max(1) as u32,

@@ -17,6 +17,8 @@ pub(super) struct Shape {
     pub size: usize,
     /// Whether a decay is more than an exponential of real numbers.
     pub costly: bool,
+    /// The channels that a thread may have, all of one head: more than one where sequences have several tokens.
+    pub together: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,6 +27,8 @@ pub(super) struct Plan {
     pub vector: usize,
     /// Threads that share a channel.
     pub lanes: usize,
+    /// Channels of a thread: what tokens bring for all of them is loaded, widened and computed once.
+    pub channels: usize,
     /// Blocks that a multiprocessor must be able to hold. It allows so many registers that every load of a thread is under way before the
     /// first is used: a compiler left alone saves them and loads late.
     pub resident: usize,
@@ -48,9 +52,10 @@ impl Plan {
         if shape.channels > i32::MAX as usize {
             return Err(Error::Unavailable { what: OP, why: "so many channels are more than a kernel can number" });
         }
-        let (blocks_per_row, blocks) = blocks_of_lines(shape.batch, shape.channels, THREADS / lanes);
-        let resident = if shape.costly { 4 } else { 8 };
-        Ok(Plan { vector, lanes, resident, blocks_per_row, launch: Launch::new(OP, blocks, THREADS)? })
+        let channels = if shape.costly { 1 } else { shape.together.min(lanes) };
+        let (blocks_per_row, blocks) = blocks_of_lines(shape.batch, shape.channels / channels, THREADS / lanes);
+        let resident = if shape.costly || channels > 1 { 4 } else { 8 };
+        Ok(Plan { vector, lanes, channels, resident, blocks_per_row, launch: Launch::new(OP, blocks, THREADS)? })
     }
 }
 
@@ -64,7 +69,7 @@ mod tests {
             for size in [2, 4, 8] {
                 for dstate in [0, 1, 3, 16, 128, 1000] {
                     for (batch, channels) in [(1, 1), (1, 5120), (512, 5120), (3, 77), (0, 5), (4, 0)] {
-                        let shape = Shape { batch, channels, dstate, by_state, size, costly: false };
+                        let shape = Shape { batch, channels, dstate, by_state, size, costly: false, together: 1 };
                         let plan = Plan::new(&shape).unwrap();
                         assert!(plan.lanes.is_power_of_two() && plan.lanes <= 32 && plan.vector * size <= 16);
                         assert!(plan.blocks_per_row * THREADS / plan.lanes >= channels);
@@ -77,14 +82,15 @@ mod tests {
 
     #[test]
     fn a_channel_of_sixteen_states_has_two_threads() {
-        let plan =
-            |batch| Plan::new(&Shape { batch, channels: 5120, dstate: 16, by_state: true, size: 4, costly: false }).unwrap();
+        let plan = |batch| {
+            Plan::new(&Shape { batch, channels: 5120, dstate: 16, by_state: true, size: 4, costly: false, together: 1 }).unwrap()
+        };
         assert_eq!((plan(1).lanes, plan(1).vector, plan(512).launch.blocks()), (2, 4, 512 * 80));
     }
 
     #[test]
     fn what_cannot_be_numbered_is_refused() {
-        let shape = |batch, channels| Shape { batch, channels, dstate: 16, by_state: true, size: 4, costly: false };
+        let shape = |batch, channels| Shape { batch, channels, dstate: 16, by_state: true, size: 4, costly: false, together: 1 };
         assert!(Plan::new(&shape(1, 1 << 40)).is_err() && Plan::new(&shape(usize::MAX, 64)).is_err());
     }
 }

@@ -7,11 +7,15 @@ use crate::cuda::testing::{Suite, tensor};
 use crate::tensor::Device;
 
 fn check(suite: &mut Suite, args: &Args<'_>, state: &View<'static>) {
-    let sizes = Sizes::new(args, Device::Cuda(0), state.shape()).unwrap();
+    check_rows(suite, args, &Rows { indices: args.state_batch_indices, slots: None }, state);
+}
+
+fn check_rows(suite: &mut Suite, args: &Args<'_>, rows: &Rows<'_>, state: &View<'static>) {
+    let sizes = Sizes::new(args, Device::Cuda(0), rows.slots.is_some(), state.shape()).unwrap();
     let problem = sizes.problem(args, state, &args.x);
-    let shape = shape(&problem);
+    let shape = shape(&problem, rows);
     let plan = Plan::new(&shape).unwrap();
-    suite.add(&UPDATE, &(kernel(&problem, args.state_batch_indices, &shape, &plan).config)(), 0);
+    suite.add(&UPDATE, &(kernel(&problem, rows, &shape, &plan).config)(), 0);
 }
 
 #[test]
@@ -54,6 +58,27 @@ fn complex_steps_and_discretizations_compile() {
             check(&mut suite, &args, &tensor(dtype, &[2, 40, 10]));
             // states far apart, channels side by side
             check(&mut suite, &args, &tensor(dtype, &[2, 10, 40]).permute(&[0, 2, 1]));
+        }
+    }
+    suite.compile();
+}
+
+#[test]
+fn tokens_between_slots_compile() {
+    let Some(mut suite) = Suite::new() else { return };
+    for (dtype, channels, dstate) in [(DType::F32, vec![5120], 16), (DType::BF16, vec![80, 64], 128), (DType::F16, vec![33], 5)] {
+        for (each, bounds) in [(false, false), (true, false), (true, true)] {
+            let batched = [&[8], &channels[..]].concat();
+            let (x, map) = (tensor(dtype, &batched), tensor(dtype, &[8, dstate]));
+            let own = Some(tensor(DType::F32, &channels));
+            let mut a = tensor(DType::F32, &[&channels[..], &[dstate]].concat());
+            if channels.len() == 2 {
+                a = tensor(DType::F32, &channels).expand(2, dstate);
+            }
+            let args = Args { d: own, z: each.then_some(x), dt_bias: own, dt_softplus: true, ..Args::new(x, x, a, map, map) };
+            let slots = Slots::testing(2, each.then_some(4), bounds);
+            let state = tensor(dtype, &[&[9], &channels[..], &[dstate]].concat());
+            check_rows(&mut suite, &args, &Rows { indices: None, slots: Some(&slots) }, &state);
         }
     }
     suite.compile();

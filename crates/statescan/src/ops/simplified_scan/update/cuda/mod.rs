@@ -129,7 +129,7 @@ mod tests {
                     state_batch_indices: complex.then(|| tensor(DType::I32, &[5])),
                     ..Args::new(u, delta, tensor(DType::Complex64, &[24]), maps[0], maps[1])
                 };
-                let problem = Problem::new(&args, Device::Cuda(0), state.shape()).unwrap();
+                let problem = Problem::new(&args, Device::Cuda(0), false, state.shape()).unwrap();
                 let y = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[5, 40]);
                 let targets = Targets { state: target(state), y: target(y) };
                 for (numbers, architectures) in devices {
