@@ -65,6 +65,14 @@ def test_examples_of_the_reference_run():
     assert ran >= {*statescan._operations.BY_NAME, "ssd_update", "check", "install", "report", *layers}
 
 
+def test_the_example_of_layers_in_jax_runs():
+    pytest.importorskip("jax", reason="JAX is not installed")
+    from statescan import jax as layers
+
+    assert doctest.testmod(layers).failed == 0
+    assert len(layers.__doc__.split(">>>")) > 5
+
+
 def test_the_guide_has_every_function():
     rows = re.findall(r"^\| `(\w+)` \|.*\| (?:`(\w+)` )?\|$", (ROOT / "docs/python.md").read_text(), re.MULTILINE)
     assert {name for row in rows for name in row if name} == {*statescan._operations.BY_NAME, "ssd_update"}
