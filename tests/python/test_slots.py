@@ -213,3 +213,31 @@ def test_wrong_slots_are_refused():
         seen = torch.tensor([0, 0])
         slots = {"conv_state_indices": seen[:1], "dst_conv_state_indices": seen[:1]}
         statescan.causal_conv1d_update(x, state, torch.randn(3, 4), cache_seqlens=seen, **slots)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.parametrize("tied", [True, False])
+def test_large_batches_have_the_bits_of_single_rows_on_a_gpu(tied):
+    """Where rows fill the device, threads have several channels, which changes no sum."""
+    torch.manual_seed(4)
+    rows, heads, width, dstate = 32, 80, 64, 128
+    pool = torch.randn(rows + 3, heads, width, dstate, device="cuda").bfloat16()
+    x, z = torch.randn(2, rows, heads, width, device="cuda").bfloat16()
+    B, C = torch.randn(2, rows, 2, dstate, device="cuda")
+    dt, bias = torch.rand(rows, heads, width, device="cuda"), torch.randn(heads, width, device="cuda")
+    if tied:
+        dt, bias = dt[..., :1].expand(dt.shape), bias[..., :1].expand(bias.shape)
+    A, D = -torch.rand(heads, 1, 1, device="cuda").expand(heads, width, dstate), torch.randn(heads, width, device="cuda")
+    slots = torch.randperm(rows + 3, device="cuda")[:rows]
+    slots[5], slots[9] = -1, rows + 3
+    options = {"dt_bias": bias, "dt_softplus": True}
+    expected, ys = pool.clone(), []
+    for row in range(rows):
+        at = slice(row, row + 1)
+        own = (x[at], dt[at], A, B[at], C[at], D)
+        ys.append(statescan.selective_state_update(expected, *own, z=z[at], state_batch_indices=slots[at], **options))
+    for more in ({}, {"dst_state_batch_indices": torch.where(slots < rows + 3, slots, -1)}):
+        after = pool.clone()
+        y = statescan.selective_state_update(after, x, dt, A, B, C, D, z=z, state_batch_indices=slots, **options, **more)
+        kept = (slots >= 0) & (slots < rows + 3) if more else slice(None)
+        assert torch.equal(y[kept], torch.cat(ys)[kept]) and torch.equal(after, expected)

@@ -15,6 +15,9 @@ use crate::ops::slots::Slots;
 use crate::tensor::{DType, View};
 use plan::{Plan, Shape, THREADS};
 
+/// Channels of all rows from which on each thread has several.
+const ENOUGH: usize = 1 << 17;
+
 static UPDATE: Program<Params> =
     Program::new(OP, &[COMMON, STEP_SIZE, DISCRETIZATION], include_str!("update.cu")).including(&[STEP_SLOTS]);
 
@@ -65,20 +68,36 @@ pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, rows: &Rows<'_>) 
     unsafe { kernel.launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
+/// Whether a head's channels have one step.
+fn is_step_tied(p: &Problem<'_>) -> bool {
+    [Some(p.dt), p.dt_bias, p.dt_a].iter().flatten().all(|operand| operand.strides[2] == 0)
+}
+
 fn shape(p: &Problem<'_>, rows: &Rows<'_>) -> Shape {
     let [_, _, lane, state] = p.state.strides;
     // few states leave threads without work
     let by_state = p.dstate >= 4 && (state == 1 || lane != 1);
     let size = p.state.view.dtype().size();
     let costly = p.complex || matches!(p.discretization, Discretization::Zoh | Discretization::Bilinear);
-    let together = match rows.slots {
-        Some(slots) if slots.has_many(p.rows.len()) => {
-            [4, 2, 1].into_iter().find(|&count| p.headdim.is_multiple_of(count)).unwrap_or(1)
-        }
-        _ => 1,
-    };
+    // a decay for each state takes the registers of two channels
+    let most = if p.a.strides[3] == 0 { 4 } else { 2 };
+    let together = [most, 2, 1].into_iter().find(|&count| p.headdim.is_multiple_of(count)).unwrap_or(1);
+    // one token is quicker so where states are narrow, their decay is one, and rows fill a device all the same
+    let quicker = size == 2 && together == 4 && p.rows.len() * p.heads * p.headdim >= ENOUGH;
+    let many = rows.slots.is_some_and(|slots| slots.has_many(p.rows.len()));
+    let together = if many || quicker { together } else { 1 };
     let batch = rows.slots.map_or(p.rows.len(), |slots| slots.read.len());
-    Shape { batch, channels: p.heads * p.headdim, dstate: p.dstate, by_state, size, costly, together }
+    Shape {
+        batch,
+        channels: p.heads * p.headdim,
+        dstate: p.dstate,
+        by_state,
+        size,
+        costly,
+        together,
+        tied: is_step_tied(p) && p.a.strides[2] == 0,
+        many,
+    }
 }
 
 fn kernel<'k>(
@@ -121,8 +140,10 @@ fn config(p: &Problem<'_>, rows: &Rows<'_>, shape: &Shape, plan: &Plan) -> Confi
         .flag("HAS_INDICES", rows.indices.is_some())
         .flag("ONE_HEAD", p.heads == 1)
         .flag("EVEN", (shape.channels / plan.channels).is_multiple_of(THREADS / plan.lanes))
+        .flag("X_TOGETHER", neighbours(&p.x.view, p.x.view.rank() - 1, plan.channels) == plan.channels)
+        .flag("WALKS", plan.channels > 1 || rows.slots.is_some_and(|slots| slots.has_many(p.rows.len())))
         .flag("A_TIED", p.a.strides[2] == 0)
-        .flag("STEP_TIED", [Some(p.dt), p.dt_bias, p.dt_a].iter().flatten().all(|o| o.strides[2] == 0))
+        .flag("STEP_TIED", is_step_tied(p))
         .flag("STATE_TOGETHER", together(&p.state))
         .flag("A_TOGETHER", together(&p.a))
         .flag("B_TOGETHER", together(&p.b.0))

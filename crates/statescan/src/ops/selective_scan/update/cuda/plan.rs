@@ -17,8 +17,12 @@ pub(super) struct Shape {
     pub size: usize,
     /// Whether a decay is more than an exponential of real numbers.
     pub costly: bool,
-    /// The channels that a thread may have, all of one head: more than one where sequences have several tokens.
+    /// The channels that a thread may have, all of one head.
     pub together: usize,
+    /// Whether a head's channels have one step and one decay.
+    pub tied: bool,
+    /// Whether states stay in registers from token to token.
+    pub many: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,7 +58,11 @@ impl Plan {
         }
         let channels = if shape.costly { 1 } else { shape.together.min(lanes) };
         let (blocks_per_row, blocks) = blocks_of_lines(shape.batch, shape.channels / channels, THREADS / lanes);
-        let resident = if shape.costly || channels > 1 { 4 } else { 8 };
+        let resident = match channels {
+            1 if !shape.costly && !shape.many => 8,
+            4 if shape.tied => 5,
+            _ => 4,
+        };
         Ok(Plan { vector, lanes, channels, resident, blocks_per_row, launch: Launch::new(OP, blocks, THREADS)? })
     }
 }
@@ -69,7 +77,17 @@ mod tests {
             for size in [2, 4, 8] {
                 for dstate in [0, 1, 3, 16, 128, 1000] {
                     for (batch, channels) in [(1, 1), (1, 5120), (512, 5120), (3, 77), (0, 5), (4, 0)] {
-                        let shape = Shape { batch, channels, dstate, by_state, size, costly: false, together: 1 };
+                        let shape = Shape {
+                            batch,
+                            channels,
+                            dstate,
+                            by_state,
+                            size,
+                            costly: false,
+                            together: 1,
+                            tied: false,
+                            many: false,
+                        };
                         let plan = Plan::new(&shape).unwrap();
                         assert!(plan.lanes.is_power_of_two() && plan.lanes <= 32 && plan.vector * size <= 16);
                         assert!(plan.blocks_per_row * THREADS / plan.lanes >= channels);
@@ -83,14 +101,35 @@ mod tests {
     #[test]
     fn a_channel_of_sixteen_states_has_two_threads() {
         let plan = |batch| {
-            Plan::new(&Shape { batch, channels: 5120, dstate: 16, by_state: true, size: 4, costly: false, together: 1 }).unwrap()
+            Plan::new(&Shape {
+                batch,
+                channels: 5120,
+                dstate: 16,
+                by_state: true,
+                size: 4,
+                costly: false,
+                together: 1,
+                tied: false,
+                many: false,
+            })
+            .unwrap()
         };
         assert_eq!((plan(1).lanes, plan(1).vector, plan(512).launch.blocks()), (2, 4, 512 * 80));
     }
 
     #[test]
     fn what_cannot_be_numbered_is_refused() {
-        let shape = |batch, channels| Shape { batch, channels, dstate: 16, by_state: true, size: 4, costly: false, together: 1 };
+        let shape = |batch, channels| Shape {
+            batch,
+            channels,
+            dstate: 16,
+            by_state: true,
+            size: 4,
+            costly: false,
+            together: 1,
+            tied: false,
+            many: false,
+        };
         assert!(Plan::new(&shape(1, 1 << 40)).is_err() && Plan::new(&shape(usize::MAX, 64)).is_err());
     }
 }

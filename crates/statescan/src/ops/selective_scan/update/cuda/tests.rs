@@ -40,6 +40,12 @@ fn steps_compile() {
             );
         }
     }
+    // rows enough for threads of several channels
+    let (x, map, a) = (tensor(DType::BF16, &[64, 80, 64]), tensor(DType::BF16, &[64, 128]), tensor(DType::F32, &[80]));
+    let args = Args::new(x, x, a.expand(1, 64).expand(2, 128), map, map);
+    let state = tensor(DType::BF16, &[64, 80, 64, 128]);
+    check(&mut suite, &args, &state);
+    check(&mut suite, &Args { state_batch_indices: Some(tensor(DType::I64, &[64])), z: Some(x), ..args }, &state);
     suite.compile();
 }
 

@@ -161,8 +161,14 @@ struct Source {
     each_round(lane, [&](int r, int n) {
       token.b[r] = read_stored<B_TOGETHER>(b, p.b.stride[3], n), token.c[r] = read_stored<C_TOGETHER>(c, p.c.stride[3], n);
     });
+    if constexpr (X_TOGETHER) {
+      const Neighbours<X, CHANNELS> some = *reinterpret_cast<const Neighbours<X, CHANNELS>*>(x);
 #pragma unroll
-    for (int j = 0; j < CHANNELS; j++) token.x[j] = to_f32(x[j * p.x.stride[2]]);
+      for (int j = 0; j < CHANNELS; j++) token.x[j] = to_f32(some.v[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < CHANNELS; j++) token.x[j] = to_f32(x[j * p.x.stride[2]]);
+    }
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
       token.step[j] = to_f32(dt[j * p.dt.stride[2]]);
@@ -195,9 +201,27 @@ struct States {
       own[j] = own_of(p, head, channel + j);
     }
   }
-  DEVICE void write(const Params& p, int j, int r, int n, STATE* to) const {
-    to += j * p.state.stride[2] + (STATE_TOGETHER ? n : n * p.state.stride[3]);
-    write_states(to, p.state.stride[3], n, h[j][r]);
+  DEVICE void write(const Params& p, i64 slot, i64 head, i64 channel, int lane) const {
+    STATE* to = at<STATE>(p.state, slot, head, channel);
+#pragma unroll
+    for (int j = 0; j < CHANNELS; j++, to += p.state.stride[2])
+      each_round(lane, [&](int r, int n) { write_states(to + (STATE_TOGETHER ? n : n * p.state.stride[3]), p.state.stride[3], n, h[j][r]); });
+  }
+  // A step of all channels: what a round's maps are is widened once for them.
+  DEVICE void step(f32 (&sums)[CHANNELS], const Inputs (&in)[CHANNELS], const Token& token, int lane) {
+#pragma unroll
+    for (int j = 0; j < CHANNELS; j++) sums[j] = 0.f;
+    each_round(lane, [&](int r, int n) {
+      Vectors v;
+      convert_all(v.b, token.b[r]), convert_all(v.c, token.c[r]);
+#pragma unroll
+      for (int j = 0; j < CHANNELS; j++) {
+        convert_all(v.h, h[j][r]);
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++) v.a[k] = a[A_TIED ? 0 : j][r][k];
+        h[j][r] = step_states(v, in[j], n, sums[j]);
+      }
+    });
   }
   // a token's inputs of a channel
   DEVICE Inputs inputs(const Params& p, const Token& token, int j) const {
@@ -206,19 +230,24 @@ struct States {
   }
 };
 
+// The state of a row without slots, or -1: indices are not checked on the host, and what is no state is left alone.
+DEVICE i64 state_of(const Params& p, i64 row) {
+  i64 slot = row;
+  if constexpr (HAS_INDICES) slot = i64(*at<INDEX>(p.indices, row));
+  return !HAS_INDICES || slot < p.states ? max(slot, i64(-1)) : -1;
+}
+
 // The tokens of a sequence, whose state is read once.
 DEVICE void walk(const Params& p, i64 sequence, i64 head, i64 channel, int lane, bool exists) {
-  const Tokens tokens = tokens_of(p.slots, sequence);
+  const Tokens tokens = SLOTTED ? tokens_of(p.slots, sequence) : Tokens{sequence, sequence + 1};
+  const i64 from = SLOTTED ? slot_read(p.slots, sequence) : state_of(p, sequence);
   const int mine = lane / (LANES / CHANNELS);
   const bool finishes = exists && lane % (LANES / CHANNELS) == 0;
   States states;
-  states.load(p, slot_read(p.slots, sequence), head, channel, lane);
+  states.load(p, from, head, channel, lane);
   if (tokens.first == tokens.end) {
     const i64 slot = slot_written(p.slots, sequence, tokens, tokens.first - 1);
-    if (slot < 0 || !exists) return;
-#pragma unroll
-    for (int j = 0; j < CHANNELS; j++)
-      each_round(lane, [&](int r, int n) { states.write(p, j, r, n, at<STATE>(p.state, slot, head, channel)); });
+    if (slot >= 0 && exists) states.write(p, slot, head, channel, lane);
     return;
   }
   Source source(p, tokens.first, head, channel, mine);
@@ -229,27 +258,19 @@ DEVICE void walk(const Params& p, i64 sequence, i64 head, i64 channel, int lane,
   for (i64 row = tokens.first; row < tokens.end; row++, y += p.y.stride[0]) {
     const Token now = next;
     if (row + 1 < tokens.end) next = source.next(p, lane);
-    const i64 slot = slot_written(p.slots, sequence, tokens, row);
-    STATE* const to = at<STATE>(p.state, max(slot, i64(0)), head, channel);
+    const i64 slot = SLOTTED ? slot_written(p.slots, sequence, tokens, row) : from;
     f32 sums[CHANNELS];
-    Inputs last = {};
+    Inputs in[CHANNELS], last = {};
 #pragma unroll
     for (int j = 0; j < CHANNELS; j++) {
-      const Inputs in = states.inputs(p, now, j);
-      sums[j] = 0.f;
-      if (j == mine) last.x = in.x;
-      each_round(lane, [&](int r, int n) {
-        Vectors v;
-        convert_all(v.h, states.h[j][r]), convert_all(v.b, now.b[r]), convert_all(v.c, now.c[r]);
-#pragma unroll
-        for (int k = 0; k < VECTOR; k++) v.a[k] = states.a[A_TIED ? 0 : j][r][k];
-        states.h[j][r] = step_states(v, in, n, sums[j]);
-        if (slot >= 0 && exists) states.write(p, j, r, n, to);
-      });
+      in[j] = states.inputs(p, now, j);
+      if (j == mine) last.x = now.x[j];
     }
+    states.step(sums, in, now, lane);
+    if (slot >= 0 && exists) states.write(p, slot, head, channel, lane);
     last.skip = skip, last.gate = HAS_Z ? silu(now.gate) : 1.f;
     const f32 result = output(over_lanes(sums, lane), last);
-    if (finishes) assign(*y, result);
+    if (finishes) assign(*y, SLOTTED || from >= 0 ? result : 0.f);
   }
 }
 
@@ -261,15 +282,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) selective_state_
   const bool exists = EVEN || own < p.channels;
   const u32 first_channel = index * CHANNELS;
   const i64 head = ONE_HEAD ? 0 : first_channel / p.headdim, channel = ONE_HEAD ? first_channel : first_channel % p.headdim;
-  if constexpr (MANY) {
+  if constexpr (WALKS) {
     walk(p, row, head, channel, lane, exists);
     return;
   }
-  i64 slot = row;
-  if constexpr (HAS_INDICES) slot = i64(*at<INDEX>(p.indices, row));
-  if constexpr (SLOTTED) slot = slot_read(p.slots, row);
-  // indices are not checked on the host: what is no state is left alone
-  const bool there = !(HAS_INDICES || SLOTTED) || (slot >= 0 && slot < p.states), alive = SLOTTED || there;
+  const i64 slot = SLOTTED ? slot_read(p.slots, row) : state_of(p, row);
+  const bool there = !(HAS_INDICES || SLOTTED) || slot >= 0, alive = SLOTTED || there;
   const i64 slot_after = SLOTTED ? slot_written(p.slots, row, {row, row + 1}, row) : slot;
   const bool writes = exists && (!SLOTTED || slot_after >= 0);
   f32 sum = 0.f;
