@@ -14,7 +14,7 @@
 //! index has a `y` of zero and touches no state. On CUDA only the device reads indices and lengths: an index that is out of range
 //! counts as negative, one that is used twice gives wrong results, and a length counts modulo M.
 //!
-//! Several tokens at once, with states that are read in one slot and written in others: [`slotted`](crate::ops::slotted).
+//! Several tokens at once, with states that are read in one slot and written in others: [`slotted`].
 
 mod cpu;
 mod cuda;

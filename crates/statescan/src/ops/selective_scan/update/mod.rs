@@ -25,7 +25,7 @@
 //! **CUDA.** Everything runs there but an `x` or a state in `f64`. Only the device reads indices: one that is out of range counts as negative,
 //! one that is used twice gives wrong results.
 //!
-//! Several tokens at once, with states that are read in one slot and written in others: [`slotted`](crate::ops::slotted).
+//! Several tokens at once, with states that are read in one slot and written in others: [`slotted`].
 
 mod cpu;
 mod cuda;
