@@ -258,5 +258,5 @@ CAUSAL_CONV1D_UPDATE = BY_NAME["causal_conv1d_update"]
 # operations with gradients, and steps
 OPERATIONS = tuple(op for op in BY_NAME.values() if op.state is None)
 # those whose steps depend on earlier ones, and which several ranks can share
-OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op not in (NORM, GATED_DELTA_RULE))
+OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op is not NORM)
 STEPS = tuple(op for op in BY_NAME.values() if op.state is not None)

@@ -557,6 +557,7 @@ def gated_delta_rule(
     reverse: bool = False,
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
+    context: Context | None = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
     """The gated delta rule: ``S' = exp(g[t]) S``, ``S = S' + k[t] (beta[t] (v[t] - S'^T k[t]))^T``, ``y[t] = scale S^T q[t]``.
@@ -576,7 +577,7 @@ def gated_delta_rule(
         qk_l2norm: whether q and k are divided by ``sqrt(sum x^2 + 1e-6)`` first.
         lower_bound: below 0, with A_log: g is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))`` instead.
         beta_sigmoid, allow_neg_eigval: whether beta goes through a sigmoid, and is doubled then.
-        reverse, cu_seqlens, seq_idx: as in `selective_scan`; states of packed sequences are
+        reverse, cu_seqlens, seq_idx, context: as in `selective_scan`; states of packed sequences are
             (sequences, value_heads, key_width, value_width), or (batch, sequences, ..).
 
     Returns:
@@ -594,7 +595,7 @@ def gated_delta_rule(
         _answer(GATED_DELTA_RULE, renamed)
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, seq_idx)
     options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval, reverse)
-    return _call(GATED_DELTA_RULE, tensors, options)
+    return _call(GATED_DELTA_RULE, tensors, options, context)
 
 
 def _number(option):

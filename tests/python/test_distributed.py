@@ -71,19 +71,37 @@ def linear(seqlen, packed, **options):
     return statescan.linear_scan, tensors, options, (D,)
 
 
+def delta(seqlen, packed, channels=False, **options):
+    heads, keys = 2, 5
+    tensors = dict(q=torch.randn(packed, seqlen, heads, keys), k=torch.randn(packed, seqlen, heads, keys))
+    tensors |= dict(v=torch.randn(packed, seqlen, H, P), g=torch.randn(packed, seqlen, H, *[keys] * channels))
+    tensors |= dict(beta=torch.randn(packed, seqlen, H), A_log=-rand(H), dt_bias=torch.randn(H, *[keys] * channels))
+    return statescan.gated_delta_rule, tensors, {"qk_l2norm": True, "beta_sigmoid": True, **options}, (H, keys, P)
+
+
+def delta_of_channels(seqlen, packed, **options):
+    return delta(seqlen, packed, channels=True, **options)
+
+
 def convolution(seqlen, packed, **options):
     tensors = dict(x=torch.randn(packed, D, seqlen), weight=torch.randn(D, 4), bias=torch.randn(D))
     return statescan.causal_conv1d, tensors, {"activation": "silu", "return_final_states": True, **options}, (D, 3)
 
 
-OPERATIONS = (scan, complex_scan, ssd, simplified, inner, linear, convolution)
+OPERATIONS = (scan, complex_scan, ssd, simplified, inner, linear, delta, delta_of_channels, convolution)
 TIMED = {"x": -1, "dt": -1, "z": -1, "B": -1, "C": -1, "u": -1, "delta": -1, "a": -1, "b": -1, "seq_idx": -1}
+
+# what has its time before its channels
+TIME_FIRST = {
+    statescan.ssd: ("x", "dt", "dt_a", "B", "C", "seq_idx"),
+    statescan.gated_delta_rule: ("q", "k", "v", "g", "beta", "seq_idx"),
+}
 
 
 def time_axis(function, name, tensor):
     """The axis of time of an argument; None if it has none."""
-    if function is statescan.ssd:
-        return 1 if name in ("x", "dt", "dt_a", "B", "C", "seq_idx") else None
+    if function in TIME_FIRST:
+        return 1 if name in TIME_FIRST[function] else None
     if name in ("B", "C") and (function in (statescan.simplified_scan_fn, statescan.s5_inner_fn) or tensor.dim() == 2):
         return None
     return tensor.dim() - 1 if name in TIMED else None
@@ -138,7 +156,7 @@ def compare(context, lengths, operation, packing, initial, reverse):
         shapes = function(**tensors, **options)
     weights = [torch.randn_like(shapes[0]), torch.randn_like(shapes[1])]
     y, state, grads = run(function, tensors, options, weights, True)
-    y_axis = 1 if function is statescan.ssd else 2
+    y_axis = 1 if function in TIME_FIRST else 2
     mine = {name: own(name, tensor) for name, tensor in tensors.items()}
     last = context.rank == (0 if reverse else context.ranks - 1)
     first = context.rank == (context.ranks - 1 if reverse else 0)
@@ -208,7 +226,7 @@ def summaries_first(context):
     before = passes._SUMMARY_FIRST, passes._PIECES
     passes._SUMMARY_FIRST, passes._PIECES = ("cpu", "cuda"), 1
     try:
-        compare_all(context, (scan, ssd, simplified, linear, convolution), cases)
+        compare_all(context, (scan, ssd, simplified, linear, delta, convolution), cases)
     finally:
         passes._SUMMARY_FIRST, passes._PIECES = before
 
@@ -216,7 +234,7 @@ def summaries_first(context):
 def identities_on_gpus(context):
     """Fewer of them, since a GPU's kernels are compiled for each; in one piece, and in as many as there may be."""
     cases = [([37, 70], None, True, False), ([66, 3], "index", True, True)]
-    compare_all(context, (scan, ssd, linear, convolution), cases)
+    compare_all(context, (scan, ssd, linear, delta, delta_of_channels, convolution), cases)
     enough, passes._WORK = passes._WORK, 1
     try:
         compare_all(context, (scan, ssd, linear), cases)

@@ -12,6 +12,8 @@ class Decays:
 
     # channels know nothing of each other
     pieces = True
+    # a state takes a pass over the whole slice
+    whole_pass = True
 
     def __init__(self, op: Operation):
         self.op = op
@@ -39,12 +41,40 @@ class Decays:
         call.backward(entering, saved, cotangents, {call.initial: target})
 
 
+class Operators(Decays):
+    """The link of the gated delta rule: a matrix for each head, by which the columns of the state are multiplied. It is the state
+    that the slice makes of the identity without values."""
+
+    # heads of values share keys
+    pieces = False
+
+    def __init__(self, op: Operation):
+        self.op = op
+
+    def form(self, call, state):
+        return (*state.shape[:-1], state.shape[-2]), state.dtype
+
+    def summarize(self, call, state, link):
+        call.forward(call.form(state), (None, state), None)
+        v, keys = call.named("v"), link.shape[-1]
+        zeros = v.new_zeros(()).expand(*v.shape[:-1], keys)
+        identity = torch.eye(keys, dtype=link.dtype, device=link.device).expand(link.shape)
+        call.replaced({call.place["v"]: zeros}).forward(identity, (None, link), None)
+
+    def apply(self, link, state):
+        # nothing that came before reaches a sequence that starts in the slice, not even NaN
+        return torch.where((link == 0).all(-1, keepdim=True), 0, link @ state)
+
+    def transpose(self, link, cotangent):
+        return self.apply(link.mT, cotangent)
+
+
 class Halo:
     """The link of a convolution, whose state is its last inputs: the number, from 1, that each of them had before the slice, or 0
     for an input of the slice. It is the same for all channels."""
 
     # it is so short that nobody waits for it
-    pieces = False
+    pieces = whole_pass = False
 
     def __init__(self, op: Operation):
         self.op = op

@@ -15,10 +15,10 @@ import torch
 from torch.compiler import is_dynamo_compiling
 
 from .._gradients import dispatch, refuse_vmap, unrecorded
-from .._operations import CAUSAL_CONV1D, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
+from .._operations import CAUSAL_CONV1D, GATED_DELTA_RULE, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
 from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
 from ._board import there
-from ._links import Decays, Halo
+from ._links import Decays, Halo, Operators
 from ._slices import Call, Remembered, agree, agreed, gather_rows
 
 # contexts by the names of their groups
@@ -102,7 +102,7 @@ class _Plan:
         self.count = _count(context, link, call, slices)
         first = self.count == 1 and call.tensors[0].device.type in _SUMMARY_FIRST
         # whether the rank that nothing enters tells what its own pass gives, and not a summary in front of it
-        self.tells_own = link.pieces and not first
+        self.tells_own = link.whole_pass and not first
         pieces = self.pieces(call)
         states = [_form(piece.state(state)) for piece in pieces]
         links = [link.form(piece, piece.state(state)) for piece in pieces]
@@ -498,4 +498,5 @@ def _straight(registered, compute, inputs):
     return run
 
 
-PASSES = {op.name: _define(op, Halo(op) if op is CAUSAL_CONV1D else Decays(op)) for op in OPERATIONS_OF_TIME}
+_LINKS = {CAUSAL_CONV1D: Halo, GATED_DELTA_RULE: Operators}
+PASSES = {op.name: _define(op, _LINKS.get(op, Decays)(op)) for op in OPERATIONS_OF_TIME}
