@@ -35,6 +35,11 @@ def _filters(weight):
     return weight.reshape(weight.shape[0], -1)
 
 
+def _expect(name, axis, got, expected):
+    if got != expected:
+        raise ValueError(f"mamba_inner: `{name}` must have {expected} {axis}, got {got}")
+
+
 def _linear(rows, weight, bias=None):
     """A product as PyTorch writes it; rows as they are where there is no weight."""
     if weight is None:
@@ -91,13 +96,16 @@ def mamba_inner(
         (batch, seqlen, out or dim), and the state after the last step, (batch, dim, dstate).
 
     Raises:
-        ValueError: shapes that do not fit, by the name of the operation that refuses them.
+        ValueError: shapes that do not fit, by the name of this function or of the operation that refuses them.
     """
     (dim, dstate), is_complex = A.shape, jnp.iscomplexobj(A)
+    rank, rows = dt_proj_weight.shape[1], dstate * (2 if is_complex else 1)
+    # slices would leave out what is too much
+    _expect("xz", "channels", xz.shape[-1], 2 * dim)
+    _expect("x_proj_weight", "rows", x_proj_weight.shape[0], rank + sum(rows for given in (B, C) if given is None))
     x, z = (xz[..., part : part + dim].swapaxes(1, 2) for part in (0, dim))
     x = functions.causal_conv1d(x, _filters(conv1d_weight), conv1d_bias, activation="silu")
     projected = _linear(x.swapaxes(1, 2), x_proj_weight)
-    rank, rows = dt_proj_weight.shape[1], dstate * (2 if is_complex else 1)
     starts = iter(range(rank, projected.shape[-1], rows))
 
     def normed(part, weight):

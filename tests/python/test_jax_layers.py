@@ -177,3 +177,16 @@ def test_bad_shapes_are_named():
     arrays = {name: to_jax(tensor) for name, tensor in tensors.items()}
     with pytest.raises(ValueError, match="`weight` must be of a width"):
         layers.mamba2_inner(**{**arrays, "conv1d_weight": arrays["conv1d_weight"][:, :, :1]}, **options)
+
+
+@pytest.mark.parametrize("name", ["plain", "C given, for all times", "complex, B given"])
+@pytest.mark.parametrize("argument, axis", [("xz", -1), ("x_proj_weight", 0)])
+def test_nothing_is_left_out(name, argument, axis):
+    """Channels and rows that are too many are refused where PyTorch's function refuses them, not cut off."""
+    tensors, options = of_mamba(name)
+    tensors[argument] = torch.cat([tensors[argument]] * 2, axis)
+    words = f"mamba_inner: `{argument}` must have "
+    with pytest.raises(ValueError, match=words):
+        in_torch("mamba", tensors, options)
+    with pytest.raises(ValueError, match=words):
+        layers.mamba_inner(**{at: to_jax(tensor) for at, tensor in tensors.items()}, **options)
