@@ -22,6 +22,15 @@ _S5 = {"..nn": ("S5",)}
 _MODEL = {".models": ("MambaLMHeadModel",)}
 _GATED_DELTA_RULE = ("chunk_gated_delta_rule", "chunk_gdn", "fused_recurrent_gated_delta_rule", "fused_recurrent_gdn")
 _KDA = ("chunk_kda", "fused_recurrent_kda")
+# names of one decay a head by the modules that have them
+_BY_HEADS = {
+    f"fla.ops.{name}": {".simple_gla": (f"chunk_{name}", f"fused_recurrent_{name}")}
+    for name in ("simple_gla", "retention", "lightning_attn")
+}
+_FLA = {
+    ".fla": (*_GATED_DELTA_RULE, *_KDA),
+    ".simple_gla": tuple(name for of in _BY_HEADS.values() for name in of[".simple_gla"]),
+}
 
 # the names of each module, by the modules here that have them
 MODULES = {
@@ -99,10 +108,11 @@ MODULES = {
         ".lrnnx": ("simplified_state_update",),
         ".references": ("simplified_state_update_ref",),
     },
-    "fla": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
-    "fla.ops": {".fla": (*_GATED_DELTA_RULE, *_KDA)},
+    "fla": _FLA,
+    "fla.ops": _FLA,
     "fla.ops.gated_delta_rule": {".fla": _GATED_DELTA_RULE},
     "fla.ops.kda": {".fla": _KDA},
+    **_BY_HEADS,
     "nkilib": {},
     "nkilib.experimental": {},
     "nkilib.experimental.scan": {".nkilib": ("selective_scan", "ssd")},
