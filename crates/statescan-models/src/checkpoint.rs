@@ -183,6 +183,30 @@ impl Checkpoint {
         self.tensors.get("backbone.layers.0.mixer.D")?.shape.first().copied()
     }
 
+    /// Puts tensors (rows, ..) of one shape but for rows together, if they are there, as one of another name.
+    pub(crate) fn join(&mut self, parts: &[String], row: &[usize], to: &str) -> Result<()> {
+        if !parts.iter().any(|part| self.has(part)) {
+            return Ok(());
+        }
+        if let [one] = parts {
+            self.rename(one, to);
+            return Ok(());
+        }
+        let (path, mut all, mut rows) = (self.path(&parts[0]), Vec::new(), 0);
+        for part in parts {
+            let own = self.tensors.get(part).and_then(|entry| entry.shape.first().copied()).unwrap_or(1);
+            all.push(self.take(part, &[&[own], row].concat())?);
+            self.forget(part);
+            rows += own;
+        }
+        let (shape, dtype) = ([&[rows], row].concat(), all[0].dtype());
+        let numbers: Vec<f32> = all.iter().flat_map(Weight::to_f32).collect();
+        let place = Place::Memory(Weight::rounded(&numbers, dtype, &shape)?);
+        let dtype = file_dtype(dtype).unwrap_or(safetensors::Dtype::F32);
+        self.tensors.insert(to.to_owned(), Entry { path: path.into(), dtype, shape, place });
+        Ok(())
+    }
+
     /// Gives a tensor another name.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         if let Some(entry) = self.tensors.remove(from) {

@@ -1,6 +1,7 @@
 //! [`Config`]: sizes and options of a model, from the `config.json` of `transformers` or of `mamba_ssm`.
 
 mod bytes;
+mod delta;
 mod generation;
 mod hybrid;
 mod mamba_ssm;
@@ -11,7 +12,7 @@ mod transformers;
 use crate::error::{Error, Result};
 use crate::fields::{Fields, standard_json};
 use crate::files::{make_folder, read_text, write_aside};
-pub use hybrid::{Attention, FeedForward, Scales};
+pub use hybrid::{Attention, FeedForward, HeadNorms, Scales};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -46,6 +47,8 @@ pub enum Kind {
     FalconMamba,
     /// One decay for each head; everything comes from one projection, and a gated norm follows the scan.
     Mamba2,
+    /// The gated delta rule: one decay for each head of values, queries and keys of length 1, and a gated norm of each head.
+    GatedDelta,
     /// Grouped-query attention with rotary positions.
     Attention,
     /// A gated feed-forward layer.
@@ -59,6 +62,7 @@ impl Kind {
             Kind::Mamba => "mamba",
             Kind::FalconMamba => "falcon_mamba",
             Kind::Mamba2 => "mamba2",
+            Kind::GatedDelta => "gated_delta",
             Kind::Attention => "attention",
             Kind::Mlp => "mlp",
         }
@@ -80,11 +84,24 @@ pub enum Family {
     /// [`Family::Bamba`] with other names, with factors of the stream and of scores, and with positions or without, as Granite's
     /// hybrids without experts have it.
     GraniteHybrid,
+    /// Pairs of a mixer, [`Kind::GatedDelta`] or [`Kind::Attention`], and a layer of [`Kind::Mlp`], as the text models of Qwen 3.5 without experts have
+    /// it: norms store what their weights are beyond 1, and attention has gates.
+    Qwen35,
+    /// The same pairs, as OLMo Hybrid has it: pairs with attention have their norms behind their layers.
+    OlmoHybrid,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: &[Family] = &[Family::Mamba, Family::FalconMamba, Family::Mamba2, Family::Bamba, Family::GraniteHybrid];
+    pub const ALL: &[Family] = &[
+        Family::Mamba,
+        Family::FalconMamba,
+        Family::Mamba2,
+        Family::Bamba,
+        Family::GraniteHybrid,
+        Family::Qwen35,
+        Family::OlmoHybrid,
+    ];
 
     /// The word of `model_type`.
     pub fn name(self) -> &'static str {
@@ -94,6 +111,8 @@ impl Family {
             Family::Mamba2 => "mamba2",
             Family::Bamba => "bamba",
             Family::GraniteHybrid => "granitemoehybrid",
+            Family::Qwen35 => "qwen3_5_text",
+            Family::OlmoHybrid => "olmo_hybrid",
         }
     }
 
@@ -113,12 +132,13 @@ impl Family {
             Family::Mamba => Kind::Mamba,
             Family::FalconMamba => Kind::FalconMamba,
             Family::Mamba2 | Family::Bamba | Family::GraniteHybrid => Kind::Mamba2,
+            Family::Qwen35 | Family::OlmoHybrid => Kind::GatedDelta,
         }
     }
 
     /// Whether its layers are pairs of a mixer and a feed-forward layer.
     pub(crate) fn is_hybrid(self) -> bool {
-        matches!(self, Family::Bamba | Family::GraniteHybrid)
+        matches!(self, Family::Bamba | Family::GraniteHybrid) || self.scan() == Kind::GatedDelta
     }
 }
 
@@ -135,17 +155,17 @@ pub struct Config {
     pub dim: usize,
     /// The layers, each of which adds to the stream what it makes of it.
     pub layers: Vec<Kind>,
-    /// Channels of the scan.
+    /// Channels of the scan; with the delta rule those of all heads of values.
     pub inner: usize,
-    /// States of a channel.
+    /// States of a channel; with the delta rule the numbers of a key.
     pub dstate: usize,
     /// Taps of the convolution.
     pub width: usize,
-    /// Rank of the projection to step sizes; 0 in Mamba-2.
+    /// Rank of the projection to step sizes; 0 in Mamba-2 and with the delta rule.
     pub dt_rank: usize,
-    /// Heads of the scan; as many as channels but in Mamba-2.
+    /// Heads of the scan, with the delta rule those of values; as many as channels in Mamba.
     pub nheads: usize,
-    /// Groups of heads that share input and output maps.
+    /// Groups of heads that share input and output maps, or keys and queries.
     pub ngroups: usize,
     /// Whether the projections into and out of a block have a bias.
     pub bias: bool,
@@ -161,6 +181,8 @@ pub struct Config {
     pub feed_forward: FeedForward,
     /// Factors of the stream, 1 but in Granite's hybrids.
     pub scales: Scales,
+    /// Whether the delta rule writes up to twice a value, so that a state's eigenvalues may be negative.
+    pub allow_neg_eigval: bool,
     /// Lowest and highest step.
     pub dt_limit: (f64, f64),
     /// Whether the head is the embedding.
@@ -204,6 +226,7 @@ impl Config {
         }
         let word = fields.get("model_type").and_then(Value::as_str);
         match Family::ALL.iter().copied().find(|family| word == Some(family.name())) {
+            Some(family) if family.scan() == Kind::GatedDelta => delta::read(family, &fields),
             Some(family) if family.is_hybrid() => hybrid::read(family, &fields),
             Some(family) => transformers::read(family, &fields, channels),
             None => Err(fields.bad("model_type", Family::names())),
@@ -217,6 +240,7 @@ impl Config {
     pub fn to_json(&self) -> Result<Map<String, Value>> {
         self.check()?;
         match self.package {
+            Package::Transformers if self.family.scan() == Kind::GatedDelta => delta::write(self),
             Package::Transformers if self.family.is_hybrid() => hybrid::write(self),
             Package::Transformers => transformers::write(self),
             Package::MambaSsm => mamba_ssm::write(self),
@@ -251,6 +275,7 @@ impl Config {
             attention: Attention::default(),
             feed_forward: FeedForward::default(),
             scales: Scales::default(),
+            allow_neg_eigval: false,
             dt_limit: (0.0, f64::INFINITY),
             tied: true,
             eos: Vec::new(),

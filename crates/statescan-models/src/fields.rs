@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// The largest size that a setting may give.
 pub(crate) const LARGEST: u64 = 1 << 24;
@@ -33,6 +34,12 @@ impl<'f> Fields<'f> {
     /// Whether there is such a setting, though it may be null.
     pub(crate) fn says(&self, key: &str) -> bool {
         self.map.contains_key(key)
+    }
+
+    /// The settings of an object among these, none where there is none.
+    pub(crate) fn object(&self, key: &str) -> Fields<'f> {
+        static NONE: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+        Fields::new(self.path, self.get(key).and_then(Value::as_object).unwrap_or(&NONE))
     }
 
     /// The names of all settings.

@@ -1,5 +1,5 @@
 //! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, and hybrids of Mamba-2 with layers of
-//! attention, on the CPU and on NVIDIA GPUs.
+//! attention, on the CPU and on NVIDIA GPUs; hybrids of the gated delta rule on the CPU.
 //!
 //! ```no_run
 //! use statescan::Exec;
@@ -92,7 +92,7 @@
 //!
 //! # Layers
 //!
-//! [`layers`] has the layers of Mamba, FalconMamba, Mamba-2 and S5 and RMSNorm on their own, with every gradient, those by initial states too.
+//! [`layers`] has the layers of Mamba, FalconMamba, Mamba-2, the gated delta rule and S5 and RMSNorm on their own, with every gradient, those by initial states too.
 //!
 //! # Features
 //!
@@ -134,7 +134,7 @@ mod train;
 mod weight;
 
 pub use chat::{ChatTemplate, Message};
-pub use config::{Attention, Config, Family, FeedForward, Kind, Package, Scales};
+pub use config::{Attention, Config, Family, FeedForward, HeadNorms, Kind, Package, Scales};
 pub use device::{DeviceModel, DeviceState, DeviceTraining};
 pub use error::{Error, Result};
 pub use files::write_file;

@@ -16,7 +16,7 @@ use crate::config::{Config, HEAD, Package};
 use crate::error::{Error, Result};
 use crate::fields::standard_json;
 use crate::memory;
-use crate::mixer::{Carried, Host, Mixer, Rooms, Steps};
+use crate::mixer::{Carried, Host, Mixer, Role, Rooms, Steps};
 use crate::state::State;
 use crate::tensors::Tensors;
 use crate::weight::{Weight, first_not_finite, first_too_large};
@@ -51,7 +51,7 @@ pub struct Model {
     pub(crate) head: Weight,
 }
 
-/// `x + mixer(norm(x))`.
+/// `x + mixer(norm(x))`, or `x + norm(mixer(x))`.
 pub(crate) struct Block {
     pub(crate) norm: Vec<f32>,
     pub(crate) mixer: Mixer,
@@ -131,13 +131,16 @@ impl Model {
     fn take(mut config: Config, mut from: Checkpoint) -> Result<Self> {
         config.check()?;
         memory::check("a state of this model", config.state_bytes())?;
+        for (parts, name) in config.stored_otherwise() {
+            from.join(&parts, &[1, config.width], &name)?;
+        }
         let (embedding, head) = take_tables(&mut config, &mut from)?;
         let mut blocks = Vec::new();
         for (i, &kind) in config.layers.iter().enumerate() {
-            let norm = from.take(&config.norm(i), &[config.dim])?.to_f32();
+            let norm = take_norm(&config, &mut from, &config.norm(i))?;
             blocks.push(Block { norm, mixer: Mixer::take(&config, kind, &mut from, &config.prefix(i))? });
         }
-        let norm = from.take(config.last_norm(), &[config.dim])?.to_f32();
+        let norm = take_norm(&config, &mut from, config.last_norm())?;
         let weights = from.finish(config.family.name())?;
         Ok(Model { config, settings: Map::new(), files: Vec::new(), weights, embedding, blocks, norm, head })
     }
@@ -297,7 +300,11 @@ impl Model {
         }
         let shape = [rows, dim];
         for (i, run) in whole.mixers.iter().enumerate() {
-            whole.norm(i).forward(View::new(stream, &shape)?, ViewMut::new(normed, &shape)?)?;
+            let behind = self.config.norm_is_behind(i);
+            match behind {
+                true => normed.copy_from_slice(stream),
+                false => whole.norm(i).forward(View::new(stream, &shape)?, ViewMut::new(normed, &shape)?)?,
+            }
             let some = turns.iter_mut().zip(sequences).filter(|(_, rows)| !rows.is_empty());
             let states = some.map(|(turn, rows)| {
                 let steps = Steps { sequences: 1, steps: rows.len() };
@@ -306,7 +313,11 @@ impl Model {
             });
             let last = run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
             whole.device.product(rooms.mixed.of(rows), last, &mut ViewMut::new(mixed, &shape)?)?;
-            stream.iter_mut().zip(&*mixed).for_each(|(x, y)| *x += self.config.scales.residual * y);
+            if behind {
+                whole.norm(i).forward(View::new(mixed, &shape)?, ViewMut::new(normed, &shape)?)?;
+            }
+            let added = if behind { &*normed } else { &*mixed };
+            stream.iter_mut().zip(added).for_each(|(x, y)| *x += self.config.scales.residual * y);
             if let Some(at) = first_too_large(stream, dim) {
                 let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {
                     rows.contains(&(at / dim)).then(|| turn.state.position + (at / dim - rows.start) as u64)
@@ -335,6 +346,12 @@ impl Model {
             Some(at) => Err(Error::Overflow { part: "the head".into(), step: wanted[at / vocab].1, got: out[before + at] }),
         }
     }
+}
+
+/// The weight of a norm of the stream.
+fn take_norm(config: &Config, from: &mut Checkpoint, name: &str) -> Result<Vec<f32>> {
+    let weight = Role::Norm.used(config, from.take(name, &[config.dim])?)?;
+    Ok(weight.to_f32())
 }
 
 /// Embedding and head. Where a tied head is stored as well, it must be the embedding in models of `mamba_ssm`; in those of `transformers` one that differs

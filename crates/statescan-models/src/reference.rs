@@ -1,6 +1,8 @@
 //! The oracle: a whole model, and layers, in plain `f64` loops, one token after the other.
 
-use crate::config::{Attention, Config, Family, Kind};
+mod delta;
+
+use crate::config::{Attention, Config, Family, HeadNorms, Kind};
 use crate::layers::S5Config;
 use num_complex::Complex64;
 use statescan::Discretization;
@@ -34,7 +36,9 @@ pub fn rounded_logits(config: &Config, weights: &Weights, tokens: &[u32], round:
     let mut stream: Vec<Vec<f64>> = tokens.iter().map(embed).collect();
     for (i, kind) in config.layers.iter().enumerate() {
         let norms = &weights[&config.norm(i)];
-        let normed: Vec<_> = stream.iter().map(|x| stored(norm(x, Some(norms), config.eps), round)).collect();
+        let (behind, of_stream) = (config.norm_is_behind(i), |x: &[f64]| shifted_norm(config, x, norms));
+        let before = |x: &Vec<f64>| stored(if behind { x.clone() } else { of_stream(x) }, round);
+        let normed: Vec<_> = stream.iter().map(before).collect();
         let part = Part { config, weights, prefix: config.prefix(i), round };
         let (mut inputs, mut states) =
             (vec![vec![0.0; config.conv_channels()]; config.width - 1], vec![0.0; config.inner * config.dstate]);
@@ -44,11 +48,12 @@ pub fn rounded_logits(config: &Config, weights: &Weights, tokens: &[u32], round:
             _ => part.mixer(&normed, &mut inputs, &mut states),
         };
         for (x, y) in stream.iter_mut().zip(added) {
+            let y = if behind { of_stream(&y) } else { y };
             x.iter_mut().zip(y).for_each(|(x, y)| *x += of_layers * y);
         }
     }
     let (head, norms) = (&weights[config.head()], &weights[config.last_norm()]);
-    let last = |x: &Vec<f64>| product(head, None, &stored(norm(x, Some(norms), config.eps), round));
+    let last = |x: &Vec<f64>| product(head, None, &stored(shifted_norm(config, x, norms), round));
     stream.iter().flat_map(last).map(|x| x / of_logits).collect()
 }
 
@@ -136,8 +141,11 @@ impl Part<'_> {
 
     /// Computes the mixer's rows, from the latest inputs of the convolution and the states of the scan, which are carried on.
     fn mixer(&self, rows: &[Vec<f64>], inputs: &mut Vec<Vec<f64>>, states: &mut [f64]) -> Vec<Vec<f64>> {
+        if self.config.family.scan() == Kind::GatedDelta {
+            return rows.iter().map(|row| self.delta(row, inputs, states)).collect();
+        }
         let Config { inner, dstate, nheads, ngroups, dt_rank, width, .. } = *self.config;
-        let (second, channels, headdim) = (self.config.is_second(), self.config.conv_channels(), inner / nheads);
+        let (second, channels, headdim) = (self.config.has_heads(), self.config.conv_channels(), inner / nheads);
         let decays: Vec<f64> = self.get("A_log").iter().map(|log| -log.exp()).collect();
         let mut out = Vec::new();
         for row in rows {
@@ -196,11 +204,18 @@ impl Part<'_> {
     /// Computes the attention of rows of one sequence.
     fn attention(&self, rows: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let Attention { heads, kv_heads, headdim, scale, .. } = self.config.attention;
-        let project = |name: &str, rotates: bool| -> Vec<Vec<f64>> {
-            let rows = rows.iter().map(|row| self.stored(self.linear(name, row))).enumerate();
-            rows.map(|(i, row)| if rotates { self.rotated(row, i) } else { row }).collect()
-        };
-        let (queries, keys, values) = (project("q_proj", true), project("k_proj", true), project("v_proj", false));
+        let project = |name: &str| rows.iter().map(|row| self.stored(self.linear(name, row))).collect::<Vec<_>>();
+        let (mut queries, mut keys, values) = (project("q_proj"), project("k_proj"), project("v_proj"));
+        let mut gates = vec![Vec::new(); rows.len()];
+        if self.config.attention.gate {
+            for (row, gates) in queries.iter_mut().zip(&mut gates) {
+                let half = |half: usize| row.chunks(headdim).skip(half).step_by(2).flatten().copied().collect::<Vec<_>>();
+                (*gates, *row) = (half(1), half(0));
+            }
+        }
+        for (rows, name) in [(&mut queries, "q_norm.weight"), (&mut keys, "k_norm.weight")] {
+            rows.iter_mut().enumerate().for_each(|(i, row)| *row = self.rotated(self.head_norms(row, name), i));
+        }
         let attend = |(i, query): (usize, &Vec<f64>)| {
             let of_head = |head: usize| {
                 let (own, shared) = (head * headdim, head / (heads / kv_heads) * headdim);
@@ -213,9 +228,21 @@ impl Part<'_> {
                 let value = |d: usize| scores.iter().zip(&values).map(|(score, value)| score * value[shared + d]).sum::<f64>();
                 (0..headdim).map(|d| value(d) / whole).collect::<Vec<_>>()
             };
-            self.linear("o_proj", &self.stored((0..heads).flat_map(of_head).collect()))
+            let attended = (0..heads).flat_map(of_head).enumerate();
+            let gated = attended.map(|(d, y)| gates[i].get(d).map_or(y, |gate| y / (1.0 + (-gate).exp())));
+            self.linear("o_proj", &self.stored(gated.collect()))
         };
         queries.iter().enumerate().map(attend).collect()
+    }
+
+    /// Queries or keys of a row, normed.
+    fn head_norms(&self, row: &[f64], name: &str) -> Vec<f64> {
+        let size = match self.config.attention.norms {
+            HeadNorms::None => return row.to_vec(),
+            HeadNorms::Each => self.config.attention.headdim,
+            HeadNorms::All => row.len(),
+        };
+        row.chunks(size).flat_map(|head| shifted_norm(self.config, head, self.get(name))).collect()
     }
 
     /// All heads of a row, rotated by its position.
@@ -269,6 +296,12 @@ fn norm(x: &[f64], weight: Option<&[f64]>, eps: f32) -> Vec<f64> {
     let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
     let factor = 1.0 / (mean + f64::from(eps)).sqrt();
     x.iter().enumerate().map(|(i, x)| x * factor * weight.map_or(1.0, |weight| weight[i])).collect()
+}
+
+/// A norm whose weight has what a configuration says added.
+fn shifted_norm(config: &Config, x: &[f64], weight: &[f64]) -> Vec<f64> {
+    let weight: Vec<f64> = weight.iter().map(|w| w + f64::from(config.norm_offset())).collect();
+    norm(x, Some(&weight), config.eps)
 }
 
 /// `W x + bias`.

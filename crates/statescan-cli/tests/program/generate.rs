@@ -140,7 +140,7 @@ fn folders_prompts_and_settings_that_cannot_be_used_end_with_2() {
     std::fs::write(Path::new(good).join("config.json"), "{\"model_type\": \"gpt2\"}").unwrap();
     refused(
         &[good, "--prompt", "a"],
-        "`model_type` must be mamba, falcon_mamba, mamba2, bamba or granitemoehybrid, got \"gpt2\"",
+        "`model_type` must be mamba, falcon_mamba, mamba2, bamba, granitemoehybrid, qwen3_5_text or olmo_hybrid, got \"gpt2\"",
     );
 }
 

@@ -27,6 +27,23 @@ pub struct Attention {
     pub scale: f32,
     /// Whether its projections have a bias.
     pub bias: bool,
+    /// Norms of queries and keys, before they are rotated.
+    pub norms: HeadNorms,
+    /// Whether what a head attends to is multiplied by the sigmoid of gates, which the projection to queries has behind each head.
+    pub gate: bool,
+}
+
+/// Norms of queries and of keys.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeadNorms {
+    /// There are none.
+    #[default]
+    None,
+    /// Each head by itself, all by one weight.
+    Each,
+    /// All heads of a row together.
+    All,
 }
 
 /// Sizes and options of gated feed-forward layers.
@@ -68,17 +85,17 @@ impl Config {
             rotary: headdim / 2,
             theta: 10_000.0,
             scale: (headdim as f32).sqrt().recip(),
-            bias: false,
+            ..Attention::default()
         };
         let feed_forward = FeedForward { hidden: dim.saturating_mul(7) / 2, bias: false };
-        let layers = in_pairs((0..pairs).map(|pair| attention.contains(&pair)));
+        let layers = in_pairs(Kind::Mamba2, (0..pairs).map(|pair| attention.contains(&pair)));
         Config { family: Family::Bamba, layers, attention: attends, feed_forward, dstate: 256, tied: false, ..like }
     }
 }
 
 /// Layers of a model whose pairs have attention or not.
-fn in_pairs(attention: impl Iterator<Item = bool>) -> Vec<Kind> {
-    attention.flat_map(|attends| [if attends { Kind::Attention } else { Kind::Mamba2 }, Kind::Mlp]).collect()
+pub(super) fn in_pairs(scan: Kind, attention: impl Iterator<Item = bool>) -> Vec<Kind> {
+    attention.flat_map(|attends| [if attends { Kind::Attention } else { scan }, Kind::Mlp]).collect()
 }
 
 /// Returns the defaults of the classes.
@@ -116,7 +133,7 @@ pub(super) fn read(family: Family, fields: &Fields<'_>) -> Result<Config> {
     Ok(Config {
         vocab: fields.size_or("vocab_size", like.vocab)?,
         dim,
-        layers: if granite { in_pairs(layer_types(fields, pairs)?.into_iter()) } else { indices(fields, pairs)? },
+        layers: if granite { in_pairs(Kind::Mamba2, layer_types(fields, pairs)?.into_iter()) } else { indices(fields, pairs)? },
         inner,
         dstate: fields.size_or("mamba_d_state", like.dstate)?,
         width: width(fields, "mamba_d_conv")?,
@@ -133,6 +150,7 @@ pub(super) fn read(family: Family, fields: &Fields<'_>) -> Result<Config> {
         eps,
         mixer_eps: eps,
         dt_limit: fields.limits("time_step_limit")?,
+        allow_neg_eigval: false,
         tied: fields.flag("tie_word_embeddings", false)?,
         eos: if fields.says("eos_token_id") { fields.tokens("eos_token_id")? } else { like.eos },
         package: Package::Transformers,
@@ -150,7 +168,7 @@ fn indices(fields: &Fields<'_>, pairs: usize) -> Result<Vec<Kind>> {
         Some(value) => value.as_array().and_then(|list| list.iter().map(number).collect()),
     };
     let chosen = chosen.ok_or_else(|| fields.bad(KEY, "a list of numbers below num_hidden_layers"))?;
-    Ok(in_pairs((0..pairs as u64).map(|pair| chosen.contains(&pair))))
+    Ok(in_pairs(Kind::Mamba2, (0..pairs as u64).map(|pair| chosen.contains(&pair))))
 }
 
 /// Which of Granite's layers have attention.
@@ -176,12 +194,7 @@ fn attention(family: Family, fields: &Fields<'_>, dim: usize) -> Result<Attentio
         return Err(fields.bad("num_key_value_heads", "a divisor of num_attention_heads"));
     }
     let headdim = fields.size_or("head_dim", dim / heads)?;
-    let none = Map::new();
-    let settings = fields.get("rope_parameters").or_else(|| fields.get("rope_scaling"));
-    let rope = Fields::new(fields.path, settings.and_then(Value::as_object).unwrap_or(&none));
-    for key in ["rope_type", "type"] {
-        rope.word(key, "default", &["default"], "default, for no other rotation is computed")?;
-    }
+    let rope = rope(fields)?;
     let theta = rope.positive("rope_theta", fields.positive("rope_theta", 10_000.0)?)?;
     let rotary = match granite {
         true if fields.get("position_embedding_type").is_some_and(|kind| kind == "rope") => headdim,
@@ -192,7 +205,20 @@ fn attention(family: Family, fields: &Fields<'_>, dim: usize) -> Result<Attentio
         return Err(rope.bad("partial_rotary_factor", "a share that is an even number of a head's numbers"));
     }
     let scale = if granite { fields.positive("attention_multiplier", 1.0)? as f32 } else { (headdim as f32).sqrt().recip() };
-    Ok(Attention { heads, kv_heads, headdim, rotary, theta, scale, bias: fields.flag("attention_bias", false)? })
+    let bias = fields.flag("attention_bias", false)?;
+    Ok(Attention { heads, kv_heads, headdim, rotary, theta, scale, bias, ..Attention::default() })
+}
+
+/// The settings of rotations: `rope_scaling` goes before `rope_parameters`, as in `transformers`.
+pub(super) fn rope<'f>(fields: &Fields<'f>) -> Result<Fields<'f>> {
+    let rope = match fields.object("rope_scaling") {
+        scaling if scaling.names().next().is_some() => scaling,
+        _ => fields.object("rope_parameters"),
+    };
+    for key in ["rope_type", "type"] {
+        rope.word(key, "default", &["default"], "default, for no other rotation is computed")?;
+    }
+    Ok(rope)
 }
 
 fn scales(fields: &Fields<'_>) -> Result<Scales> {
@@ -238,7 +264,7 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
 }
 
 /// Which pairs have attention.
-fn attends(config: &Config) -> impl Iterator<Item = bool> {
+pub(super) fn attends(config: &Config) -> impl Iterator<Item = bool> {
     config.layers.iter().step_by(2).map(|&kind| kind == Kind::Attention)
 }
 

@@ -5,6 +5,9 @@ use super::{Attention, Config, Kind, Scales, expressible};
 use crate::error::{Error, Result};
 use crate::fields::LARGEST;
 
+/// Numbers that keys and values of the delta rule have at most.
+pub(super) const MOST_WIDTH: usize = 256;
+
 impl Config {
     /// Refuses sizes that do not fit together.
     ///
@@ -12,7 +15,7 @@ impl Config {
     /// The size, and what it must be.
     pub fn check(&self) -> Result<()> {
         let check = |holds: bool, key, expected, got| if holds { Ok(()) } else { Err(Error::Sizes { key, expected, got }) };
-        let second = self.is_second();
+        let second = self.has_heads();
         let sizes = [("vocab", self.vocab), ("dim", self.dim), ("inner", self.inner), ("dstate", self.dstate)];
         for (key, size) in [&sizes[..], &[("nheads", self.nheads), ("ngroups", self.ngroups)]].concat() {
             check((1..=LARGEST).contains(&(size as u64)), key, "an integer from 1 to 16777216", size)?;
@@ -22,10 +25,13 @@ impl Config {
         }
         self.check_layers()?;
         check((2..=8).contains(&self.width), "width", "an integer from 2 to 8", self.width)?;
-        check(second == (self.dt_rank == 0), "dt_rank", "above 0, but in Mamba-2, where it is 0", self.dt_rank)?;
+        check(second == (self.dt_rank == 0), "dt_rank", "above 0, but 0 where heads have decays", self.dt_rank)?;
         check(self.inner.is_multiple_of(self.nheads), "nheads", "a divisor of the channels", self.nheads)?;
-        check(second || self.nheads == self.inner, "nheads", "as many as channels, but in Mamba-2", self.nheads)?;
-        check(second || self.ngroups == 1, "ngroups", "1, but in Mamba-2", self.ngroups)?;
+        check(second || self.nheads == self.inner, "nheads", "as many as channels in Mamba", self.nheads)?;
+        check(second || self.ngroups == 1, "ngroups", "1 in Mamba", self.ngroups)?;
+        let delta = self.family.scan() == Kind::GatedDelta;
+        check(!delta || self.dstate <= MOST_WIDTH, "dstate", "at most 256 with the delta rule", self.dstate)?;
+        check(!delta || self.headdim() <= MOST_WIDTH, "inner", "at most 256 for each head with the delta rule", self.inner)?;
         check(self.nheads.is_multiple_of(self.ngroups), "ngroups", "a divisor of the number of heads", self.ngroups)
     }
 
@@ -59,9 +65,26 @@ impl Config {
         check(rotary <= headdim && rotary.is_multiple_of(2), "attention.rotary", "even, and at most a head's numbers", rotary)
     }
 
-    /// Whether scans are those of Mamba-2.
-    pub(crate) fn is_second(&self) -> bool {
-        self.family.scan() == Kind::Mamba2
+    /// Whether scans have a decay for each head, as in Mamba-2 and the delta rule, and not for each channel.
+    pub(crate) fn has_heads(&self) -> bool {
+        matches!(self.family.scan(), Kind::Mamba2 | Kind::GatedDelta)
+    }
+
+    /// Refuses models that GPUs have no kernels for.
+    pub(crate) fn check_device(&self) -> Result<()> {
+        self.lacks("do not run on GPUs: there are no kernels for their steps, nor for norms and gates of attention")
+    }
+
+    /// Refuses models that cannot be trained.
+    pub(crate) fn check_trained(&self) -> Result<()> {
+        self.lacks("are not trained: there is no way back through norms and gates of attention")
+    }
+
+    fn lacks(&self, what: &'static str) -> Result<()> {
+        match self.family.scan() {
+            Kind::GatedDelta => Err(Error::Lacks { family: self.family.name(), what }),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses tokens beyond the vocabulary.
@@ -90,7 +113,7 @@ impl Config {
 
     /// Channels that the convolution goes over.
     pub fn conv_channels(&self) -> usize {
-        if self.is_second() { self.inner + 2 * self.ngroups * self.dstate } else { self.inner }
+        if self.has_heads() { self.inner + 2 * self.ngroups * self.dstate } else { self.inner }
     }
 
     /// Channels of a head.

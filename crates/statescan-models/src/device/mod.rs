@@ -51,6 +51,7 @@ struct Shared {
 impl Shared {
     fn new(exec: &Exec, model: &Model, dtype: DType) -> Result<Self> {
         let config = model.config().clone();
+        config.check_device()?;
         let products = Products::new(exec)?;
         let weights = Weights::new(exec, model, dtype)?;
         let step = Mutex::new(Step::new(exec, &config)?);

@@ -1,4 +1,4 @@
-//! [`Mixer`]: the layers of Mamba, FalconMamba and Mamba-2.
+//! [`Mixer`]: the layers of Mamba, FalconMamba, Mamba-2 and the gated delta rule.
 
 use super::{Layer, LayerGradients, check, sequences, sizes};
 use crate::checkpoint::Checkpoint;
@@ -9,7 +9,7 @@ use crate::state::LayerState;
 use crate::tensors::{Array, Tensors};
 use statescan::{DType, Exec, View, ViewMut};
 
-/// The layer of Mamba, of FalconMamba (norms on step sizes, B and C) or of Mamba-2, as the kind of its configuration says: `in_proj`,
+/// The layer of Mamba, of FalconMamba (norms on step sizes, B and C), of Mamba-2 or of the gated delta rule, as the kind of its configuration says: `in_proj`,
 /// convolution, scan, gate, `out_proj`. Vocabulary, number of blocks and head of the configuration do not matter.
 ///
 /// Weights have their names in checkpoints, `in_proj.weight`, `conv1d.weight`, `A_log`, ..; their shapes are those that

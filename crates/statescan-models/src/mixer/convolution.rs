@@ -14,16 +14,17 @@ use statescan::{View, ViewMut};
 use std::ops::Range;
 
 /// The projections into and out of a mixer, and the convolution.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Around<T> {
-    pub(super) in_proj: Linear<T>,
+    /// The products of the first rows, whose columns lie behind one another.
+    pub(super) into: Vec<Linear<T>>,
     /// Filters (channels, width), and their bias.
     pub(super) conv: Linear<T>,
     pub(super) out_proj: Linear<T>,
 }
 
 impl<T> Around<T> {
-    /// Binds them, for so many columns of the first projection.
+    /// Binds those of Mamba and Mamba-2, for so many columns of the first projection.
     pub(super) fn bind(config: &Config, columns: usize, next: Next<'_, T>) -> Self {
         let Config { dim, inner, bias, conv_bias, width, .. } = *config;
         let channels = config.conv_channels();
@@ -35,7 +36,7 @@ impl<T> Around<T> {
             out_proj.bias = Some(next("out_proj.bias", &[dim], Role::LastBias));
         }
         conv.bias = conv_bias.then(|| next("conv1d.bias", &[channels], Role::Vector));
-        Around { in_proj, conv, out_proj }
+        Around { into: vec![in_proj], conv, out_proj }
     }
 }
 
@@ -43,6 +44,15 @@ impl<T> Around<T> {
 pub(super) fn states(config: &Config) -> Vec<StateShape> {
     let conv = StateShape { name: "conv", shape: [config.conv_channels(), config.width - 1], grows: false };
     vec![conv, StateShape { name: "scan", shape: [config.inner, config.dstate], grows: false }]
+}
+
+/// Products with the columns of their results, which lie behind one another.
+fn apart<'p>(products: &[Linear<View<'p>>]) -> impl Iterator<Item = (Linear<View<'p>>, Range<usize>)> {
+    products.iter().scan(0, |end, &product| {
+        let start = *end;
+        *end += product.weight.shape()[0];
+        Some((product, start..*end))
+    })
 }
 
 /// The projections and the convolution around a scan. The first of a mixer's own rooms has the rows of the first projection, the
@@ -69,7 +79,9 @@ impl<'w> Frame<'_, 'w> {
     /// Projects and convolves rows `x`; what is left are scans.
     pub(super) fn forward<'p>(&self, x: View<'_>, parts: Vec<Part<'p>>, rooms: &mut Rooms) -> Result<Vec<Scan<'p>>> {
         let (Rooms { own: [projected, conv, ..], .. }, device, rows) = (rooms, self.run.device, x.shape()[0]);
-        device.product(x, self.around.in_proj, &mut projected.of_mut(rows))?;
+        for (product, columns) in apart(&self.around.into) {
+            device.product(x, product, &mut projected.of_mut(rows).slice(1, columns))?;
+        }
         let mut scans = Vec::with_capacity(parts.len());
         for Part { rows, steps, states, .. } in parts {
             let [of_conv, of_scan] = first(states);
@@ -106,7 +118,10 @@ impl<'w> Frame<'_, 'w> {
             .workspace(workspace.view_mut(device.exec(), call.backward_workspace_len(false)?)?);
         let dy = steps.channels(dconv.of(rows), 0..self.columns.len());
         call.backward(None, &Cotangents::default().y(dy).final_states(ends.last), &mut grads)?;
-        let of = Multiplied { x: back.x, product: self.around.in_proj, dy: dprojected.of(rows) };
-        device.product_backward(of, &mut back.dx, false, into.in_proj, workspace)
+        for (i, ((product, columns), into)) in apart(&self.around.into).zip(into.into).enumerate() {
+            let of = Multiplied { x: back.x, product, dy: dprojected.of(rows).slice(1, columns) };
+            device.product_backward(of, &mut back.dx, i > 0, into, workspace)?;
+        }
+        Ok(())
     }
 }

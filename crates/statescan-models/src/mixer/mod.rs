@@ -5,13 +5,14 @@
 //! ```
 //!
 //! In Mamba dt, B and C are projections of the convolution's result, in FalconMamba with norms; in Mamba-2 they come from the first projection and the
-//! convolution, and the gate is part of a norm behind the scan. Hybrids have layers of attention and feed-forward layers too.
+//! convolution, and the gate is part of a norm behind the scan. The gated delta rule has queries, keys and values from the convolution. Hybrids have layers of attention and feed-forward layers too.
 //!
 //! Each kind has a folder, in which it names its weights and states and has its passes, on views, for every device that has the verbs of `device.rs`. A new
 //! one is such a folder, a kind of the configuration, and a line of the list below.
 
 mod attention;
 mod convolution;
+mod delta;
 mod device;
 mod host;
 mod mamba;
@@ -40,7 +41,8 @@ pub(crate) use weights::{Linear, Named, Role, Written};
 
 impl Kind {
     /// All of them.
-    pub(crate) const ALL: [Kind; 5] = [Kind::Mamba, Kind::FalconMamba, Kind::Mamba2, Kind::Attention, Kind::Mlp];
+    pub(crate) const ALL: [Kind; 6] =
+        [Kind::Mamba, Kind::FalconMamba, Kind::Mamba2, Kind::GatedDelta, Kind::Attention, Kind::Mlp];
 
     /// Returns the mixer of this kind.
     pub(crate) fn mix(self) -> &'static dyn Mix {
@@ -48,6 +50,7 @@ impl Kind {
             Kind::Mamba => &mamba::Mamba { norms: false },
             Kind::FalconMamba => &mamba::Mamba { norms: true },
             Kind::Mamba2 => &mamba2::Mamba2,
+            Kind::GatedDelta => &delta::Delta,
             Kind::Attention => &attention::Attention,
             Kind::Mlp => &mlp::Mlp,
         }
@@ -110,7 +113,7 @@ pub(crate) struct Mixer {
 impl Mixer {
     /// Takes the weights of a mixer, whose names have a prefix.
     pub(crate) fn take(config: &Config, kind: Kind, from: &mut Checkpoint, prefix: &str) -> Result<Self> {
-        let take = |named: Named| named.role.used(from.take(&format!("{prefix}{}", named.name), &named.shape)?);
+        let take = |named: Named| named.role.used(config, from.take(&format!("{prefix}{}", named.name), &named.shape)?);
         let weights: Vec<Weight> = kind.weights(config).into_iter().map(take).collect::<Result<_>>()?;
         let derived = kind.mix().derived(config, &weights, true)?;
         Ok(Mixer { kind, weights, derived })

@@ -75,6 +75,13 @@ pub(super) fn softmax_backward(gradients: &mut ViewMut<'_>, shares: &View<'_>, s
     }
 }
 
+/// Multiplies rows by the sigmoid of others.
+pub(super) fn sigmoid_gate(gates: &View<'_>, y: &mut ViewMut<'_>) {
+    for (y, gates) in rows_mut::<f32>(y).zip(rows::<f32>(gates)) {
+        y.iter_mut().zip(gates).for_each(|(y, &gate)| *y *= sigmoid(gate));
+    }
+}
+
 /// From the gradients by rows of the gate's results to those by gates and by ups.
 pub(super) fn gate_backward(both: &View<'_>, dy: &View<'_>, to: &mut ViewMut<'_>) {
     let hidden = dy.shape()[1];

@@ -73,7 +73,7 @@ pub(crate) struct Rooms {
     /// The rows that the last product takes.
     pub(crate) mixed: Room,
     /// The rooms of each kind, as it names them.
-    pub(crate) own: [Room; 6],
+    pub(crate) own: [Room; 7],
     pub(crate) workspace: Workspace,
     /// The values that a forward pass saves for the backward pass.
     pub(crate) saved: Workspace,

@@ -1,5 +1,6 @@
 //! The weights of a mixer. Its kind names them once, where it binds them to fields; everywhere else they are a list in that order, with what each is for.
 
+use crate::config::Config;
 use crate::error::Result;
 use crate::tensors::Array;
 use crate::weight::Weight;
@@ -19,6 +20,8 @@ pub(crate) enum Role {
     Filter,
     /// Logarithms of decays, used as decays: `A = -exp(A_log)`.
     Decay,
+    /// The weight of a norm, less what [`Config::norm_offset`](crate::config::Config::norm_offset) says.
+    Norm,
     /// Anything else that is small.
     Vector,
 }
@@ -64,10 +67,11 @@ impl<T> Linear<T> {
 
 impl Role {
     /// A weight in the form in which the host uses it.
-    pub(crate) fn used(self, weight: Weight) -> Result<Weight> {
+    pub(crate) fn used(self, config: &Config, weight: Weight) -> Result<Weight> {
         let numbers = match self {
             Role::Matrix => return Ok(weight),
             Role::Decay => weight.to_f32().into_iter().map(|log| -log.exp()).collect(),
+            Role::Norm => weight.to_f32().into_iter().map(|x| x + config.norm_offset()).collect(),
             _ => weight.to_f32(),
         };
         Ok(match weight.shape() {

@@ -135,7 +135,13 @@ impl Folder {
             "num_key_value_heads": if granite { 3 } else { 1 }, "mamba_n_heads": heads, "mamba_n_groups": 2, "mamba_d_state": 8,
             "time_step_limit": [0.001, 3.0], "rms_norm_eps": 1e-5, "attention_bias": true, "eos_token_id": [1, 2],
         });
+        let delta = json!({
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"], "intermediate_size": 10, "head_dim": 4,
+            "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 3, "linear_value_head_dim": 5,
+            "rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": 0.5},
+        });
         let own = match granite {
+            _ if DELTAS.contains(&family) => delta,
             true => json!({
                 "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 0, "shared_intermediate_size": 10,
                 "position_embedding_type": "rope", "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0,
@@ -157,7 +163,7 @@ impl Folder {
 
     /// A model of a family, with random weights.
     pub fn of(family: &str) -> Self {
-        if ["bamba", "granitemoehybrid"].contains(&family) { Self::hybrid(family) } else { Self::new(family) }
+        if FAMILIES[3..].contains(&family) || DELTAS.contains(&family) { Self::hybrid(family) } else { Self::new(family) }
     }
 
     /// Rounds every weight to a 16-bit type, and stores it in that or in f32.
@@ -206,10 +212,13 @@ impl Folder {
     }
 }
 
-/// All families.
+/// Families of the delta rule, which are not trained and do not run on GPUs.
+pub const DELTAS: [&str; 2] = ["qwen3_5_text", "olmo_hybrid"];
+
+/// All other families.
 pub const FAMILIES: [&str; 5] = ["mamba", "falcon_mamba", "mamba2", "bamba", "granitemoehybrid"];
 
 /// A small model of each family.
 pub fn models() -> impl Iterator<Item = (&'static str, Model)> {
-    FAMILIES.into_iter().map(|family| (family, Folder::of(family).model()))
+    FAMILIES.into_iter().chain(DELTAS).map(|family| (family, Folder::of(family).model()))
 }

@@ -3,7 +3,7 @@
 use crate::common::{Folder, bits, own, tokens};
 use serde_json::{Map, Value, json};
 use statescan::Exec;
-use statescan_models::{Config, Family, Kind, Package};
+use statescan_models::{Config, Family, HeadNorms, Kind, Package};
 use std::collections::BTreeSet;
 
 /// The effect of another value of a setting.
@@ -153,7 +153,7 @@ fn hybrid() -> Vec<Row> {
         ("rms_norm_eps", json!(1e-3), Read),
         ("rope_parameters", json!({"rope_type": "yarn", "factor": 2.0}), Refused(rotation)),
         ("rope_parameters", json!({"rope_type": "default", "rope_theta": 100.0}), Read),
-        ("rope_scaling", json!({"type": "linear", "factor": 2.0}), Nothing),
+        ("rope_scaling", json!({"type": "linear", "factor": 2.0}), Refused("`type` must be default")),
         ("time_step_limit", json!([0.1, 0.2]), Read),
     ];
     let common = common().into_iter().filter(|(name, ..)| !unknown.contains(name) && *name != "num_hidden_layers");
@@ -206,11 +206,81 @@ fn granite() -> Vec<Row> {
     hybrid().into_iter().chain(own).collect()
 }
 
+/// The settings of all models of the delta rule.
+fn delta() -> Vec<Row> {
+    let types = "`layer_types` must be linear_attention or full_attention for each layer";
+    let rotation = "`rope_type` must be default, for no other rotation is computed";
+    let mut last = vec!["full_attention"; 32];
+    last[..31].fill("linear_attention");
+    let unknown = ["conv_kernel", "layer_norm_epsilon", "num_hidden_layers", "state_size", "use_bias", "use_conv_bias"];
+    let own = vec![
+        ("attention_bias", json!(true), Read),
+        ("attention_dropout", json!(0.5), Nothing),
+        ("head_dim", json!(64), Read),
+        ("hidden_size", json!(7680), Read),
+        ("intermediate_size", json!(77), Read),
+        ("layer_types", json!(last), Read),
+        ("layer_types", Value::Null, Nothing),
+        ("layer_types", json!(["linear_attention"]), Refused(types)),
+        ("layer_types", json!(vec!["sliding_attention"; 32]), Refused(types)),
+        ("linear_conv_kernel_dim", json!(3), Read),
+        ("linear_conv_kernel_dim", json!(9), Refused("`linear_conv_kernel_dim` must be an integer from 2 to 8")),
+        ("linear_key_head_dim", json!(64), Read),
+        ("linear_key_head_dim", json!(257), Refused("`linear_key_head_dim` must be an integer from 1 to 256, got 257")),
+        ("linear_num_key_heads", json!(2), Read),
+        ("linear_num_key_heads", json!(7), Refused("`linear_num_value_heads` must be a multiple of linear_num_key_heads")),
+        ("linear_num_value_heads", json!(240), Read),
+        ("linear_value_head_dim", json!(64), Read),
+        ("linear_value_head_dim", json!(512), Refused("`linear_value_head_dim` must be an integer from 1 to 256, got 512")),
+        ("max_position_embeddings", json!(77), Nothing),
+        ("num_attention_heads", json!(60), Read),
+        ("num_hidden_layers", json!(3), Refused(types)),
+        ("num_key_value_heads", json!(2), Read),
+        ("num_key_value_heads", json!(7), Refused("`num_key_value_heads` must be a divisor")),
+        ("rms_norm_eps", json!(1e-3), Read),
+        ("rope_parameters", json!({"rope_type": "yarn", "factor": 2.0}), Refused(rotation)),
+        ("rope_parameters", json!({"rope_type": "default", "rope_theta": 100.0}), Read),
+        ("rope_scaling", json!({"type": "linear", "factor": 2.0}), Refused("`type` must be default")),
+        ("rope_scaling", json!({"rope_theta": 100.0}), Read),
+    ];
+    common().into_iter().filter(|(name, ..)| !unknown.contains(name)).chain(own).collect()
+}
+
+fn qwen3_5() -> Vec<Row> {
+    let own = vec![
+        ("rope_parameters", json!({"partial_rotary_factor": 0.5}), Read),
+        ("rope_parameters", json!({"partial_rotary_factor": 1.5}), Refused("`partial_rotary_factor` must be a share")),
+        // positions in pictures, where those of a text are all equal
+        ("rope_parameters", json!({"mrope_section": [11, 11, 10], "mrope_interleaved": true}), Nothing),
+        // what says whether heads may write more than values is only there in the other class
+        ("linear_allow_neg_eigval", json!(true), Nothing),
+    ];
+    delta().into_iter().filter(|(name, value, _)| *name != "eos_token_id" || !value.is_null()).chain(own).collect()
+}
+
+fn olmo_hybrid() -> Vec<Row> {
+    let own = vec![
+        ("linear_a_log_max", json!(3.0), Nothing),
+        ("linear_a_log_min", json!(3.0), Nothing),
+        ("linear_allow_neg_eigval", json!(false), Read),
+        ("linear_dt_init_floor", json!(3.0), Nothing),
+        ("linear_dt_max", json!(3.0), Nothing),
+        ("linear_dt_min", json!(3.0), Nothing),
+        ("linear_key_head_dim", Value::Null, Nothing),
+        ("linear_value_head_dim", Value::Null, Nothing),
+        ("num_key_value_heads", Value::Null, Nothing),
+        ("rope_parameters", json!({"rope_theta": null}), Read),
+        ("rope_parameters", json!({"partial_rotary_factor": 0.5}), Nothing),
+    ];
+    delta().into_iter().chain(own).collect()
+}
+
 #[test]
 fn every_setting_of_transformers_is_read_refused_or_of_no_effect() {
     let settings: Value = serde_json::from_str(&std::fs::read_to_string(own("settings.json")).unwrap()).unwrap();
     let all = [("mamba", mamba()), ("falcon_mamba", falcon_mamba()), ("mamba2", mamba2()), ("bamba", bamba())];
-    for (kind, rows) in all.into_iter().chain([("granitemoehybrid", granite())]) {
+    let others = [("granitemoehybrid", granite()), ("qwen3_5_text", qwen3_5()), ("olmo_hybrid", olmo_hybrid())];
+    for (kind, rows) in all.into_iter().chain(others) {
         let mut base = settings[kind].as_object().unwrap().clone();
         base.insert("model_type".into(), json!(kind));
         let mut alone = Map::from_iter([("model_type".to_owned(), json!(kind))]);
@@ -341,7 +411,14 @@ fn configurations_that_are_made_can_be_written_and_read() {
     let mut granite = Config::bamba(50, 32, 2, &[0], 8);
     (granite.family, granite.attention.rotary, granite.attention.scale, granite.tied) = (Family::GraniteHybrid, 8, 0.25, true);
     (granite.scales.embedding, granite.scales.residual, granite.scales.logits) = (12.0, 0.22, 8.0);
-    for config in [Config::mamba(256, 128, 6), falcon, second, odd, other.clone(), own, hybrid.clone(), granite] {
+    let mut qwen = Config::qwen3_5(50, 32, 3, &[1], 8);
+    (qwen.attention.bias, qwen.eos, qwen.tied) = (true, vec![3], true);
+    let mut olmo = qwen.clone();
+    (olmo.family, olmo.allow_neg_eigval, olmo.mixer_eps) = (Family::OlmoHybrid, true, 1e-5);
+    (olmo.attention.norms, olmo.attention.gate, olmo.attention.rotary) = (HeadNorms::All, false, 0);
+    let delta = [qwen.clone(), olmo.clone()];
+    let others = [Config::mamba(256, 128, 6), falcon, second, odd, other.clone(), own, hybrid.clone(), granite];
+    for config in others.into_iter().chain(delta) {
         let folder = tempfile::tempdir().unwrap();
         config.save(folder.path().join("new")).unwrap();
         assert_eq!(Config::load(folder.path().join("new")).unwrap(), config);
@@ -371,6 +448,15 @@ fn configurations_that_are_made_can_be_written_and_read() {
         "`layers` must be of kinds that the family has in this place, but for none, got 0",
     );
     refused_hybrid(|config| config.layers.truncate(5), "`layers` must be pairs of a mixer and a feed-forward layer, got 5");
+    let refused_delta = |change: fn(&mut Config), with: &str| refused(qwen.clone(), change, with);
+    refused_delta(|config| config.attention.gate = false, "`attention.gate` of this model: it must be that of its family");
+    refused_delta(|config| config.attention.norms = HeadNorms::None, "`attention.norms` of this model");
+    refused_delta(|config| config.attention.rotary = 0, "`attention.rotary` of this model");
+    refused_delta(|config| config.allow_neg_eigval = true, "`allow_neg_eigval` of this model: it must be false");
+    refused_delta(|config| config.conv_bias = true, "`bias` of this model: it must be false");
+    refused_delta(|config| config.mixer_eps = 1e-3, "`mixer_eps` of this model: it must be that of its family");
+    refused_delta(|config| config.dstate = 300, "`dstate` must be at most 256 with the delta rule, got 300");
+    refused(olmo, |config| config.attention.rotary = 4, "`attention.rotary` of this model");
     refused(Config::mamba(9, 32, 1), |config| config.layers = hybrid_layers(), "`layers` must be of kinds");
     refused(
         Config::mamba(9, 32, 1),

@@ -82,7 +82,7 @@ fn models_of_transformers_give_their_logits_and_tokens_on_a_gpu() {
 #[test]
 fn states_go_from_prompt_to_step_and_from_device_to_device() {
     let (Some(exec), cpu) = (gpu(), Exec::cpu(0)) else { return };
-    for (kind, host) in common::models() {
+    for (kind, host) in common::FAMILIES.map(|kind| (kind, Folder::of(kind).model())) {
         let model = DeviceModel::new(&exec, &host, None).unwrap();
         let tokens = common::tokens(41, 30);
         let mut of_host = host.state();
@@ -122,7 +122,7 @@ fn states_go_from_prompt_to_step_and_from_device_to_device() {
 #[test]
 fn sequences_together_are_as_alone_and_calls_repeat_their_bits() {
     let Some(exec) = gpu() else { return };
-    for (kind, host) in common::models() {
+    for (kind, host) in common::FAMILIES.map(|kind| (kind, Folder::of(kind).model())) {
         let model = DeviceModel::new(&exec, &host, None).unwrap();
         let tokens = common::tokens(3 * 150, 30);
         let run = |state: &mut DeviceState| {

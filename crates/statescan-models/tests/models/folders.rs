@@ -110,7 +110,7 @@ fn settings_are_read_or_refused() {
     refused(|folder| folder.config = json!([]), "config.json: it is not a model's configuration: it is no object");
     refused(
         |folder| folder.config["model_type"] = json!("llama"),
-        "`model_type` must be mamba, falcon_mamba, mamba2, bamba or granitemoehybrid, got \"llama\"",
+        "`model_type` must be mamba, falcon_mamba, mamba2, bamba, granitemoehybrid, qwen3_5_text or olmo_hybrid, got \"llama\"",
     );
     refused(|folder| folder.config["hidden_size"] = json!(0), "`hidden_size` must be an integer from 1 to 16777216, got 0");
     refused(|folder| folder.config["vocab_size"] = json!(1u64 << 40), "`vocab_size` must be an integer");

@@ -1,6 +1,6 @@
 //! Logits, loss and gradients against the oracle in f64.
 
-use crate::common::{FAMILIES, Folder, tokens};
+use crate::common::{DELTAS, FAMILIES, Folder, tokens};
 use statescan::Exec;
 use statescan::testing::checks;
 use statescan_models::reference::{self, Weights};
@@ -20,7 +20,7 @@ fn poisoned(weights: &Weights) -> Tensors {
 
 #[test]
 fn logits_are_those_of_the_oracle() {
-    for kind in FAMILIES {
+    for kind in FAMILIES.into_iter().chain(DELTAS) {
         let (model, config, weights) = model(kind);
         let text = tokens(90, config.vocab);
         let (got, expected) = (model.forward(&Exec::cpu(1), &text).unwrap(), reference::logits(&config, &weights, &text));

@@ -4,7 +4,7 @@ use crate::common::{Random, bits};
 use statescan::{DType, Exec};
 use statescan_models::layers::{Layer, LayerState, Mixer, RmsNorm, S5, S5Config};
 use statescan_models::reference::{self, Weights};
-use statescan_models::{Array, Config, Tensors};
+use statescan_models::{Array, Config, Family, Tensors};
 use std::collections::BTreeMap;
 
 /// A layer, its weights, and one sequence through its oracle: weights, rows, states of convolution and scan.
@@ -30,9 +30,10 @@ fn weights<'n>(random: &mut Random, tensors: impl IntoIterator<Item = (&'n str, 
 }
 
 fn mixer(config: Config) -> Case {
-    let prefix = "backbone.layers.0.mixer.";
+    let prefixes = ["backbone.layers.0.mixer.", "model.layers.0.linear_attn."];
     let tensors = config.tensors();
-    let of_mixer = tensors.iter().filter_map(|(name, shape)| Some((name.strip_prefix(prefix)?, shape.clone())));
+    let own = |name| prefixes.iter().find_map(|prefix| str::strip_prefix(name, prefix));
+    let of_mixer = tensors.iter().filter_map(|(name, shape)| Some((own(name)?, shape.clone())));
     let weights = weights(&mut Random(7), of_mixer);
     let layer = Mixer::new(config.clone(), &weights).unwrap();
     let oracle =
@@ -51,14 +52,18 @@ fn s5(conj_sym: bool) -> Case {
     Case { layer: Box::new(layer), weights, oracle: Box::new(oracle) }
 }
 
-fn cases() -> [Case; 5] {
+fn cases() -> [Case; 7] {
     let mut mamba = Config::mamba(1, 6, 1);
     (mamba.dstate, mamba.bias) = (3, true);
     let mut falcon = Config::falcon_mamba(1, 5, 1);
     (falcon.dstate, falcon.dt_rank, falcon.width, falcon.conv_bias, falcon.mixer_eps) = (3, 2, 2, false, 1e-5);
     let mut second = Config::mamba2(1, 6, 1, 3);
     (second.dstate, second.ngroups, second.dt_limit) = (3, 2, (0.001, 3.0));
-    [mixer(mamba), mixer(falcon), mixer(second), s5(true), s5(false)]
+    let mut qwen = Config::qwen3_5(1, 6, 1, &[], 3);
+    (qwen.mixer_eps, qwen.dstate) = (1e-3, 2);
+    let mut olmo = qwen.clone();
+    (olmo.family, olmo.allow_neg_eigval) = (Family::OlmoHybrid, true);
+    [mixer(mamba), mixer(falcon), mixer(second), mixer(qwen), mixer(olmo), s5(true), s5(false)]
 }
 
 fn wide(numbers: &[f32]) -> Vec<f64> {
@@ -125,7 +130,7 @@ fn results_and_states_are_those_of_the_oracle() {
 
 #[test]
 fn a_sequence_may_be_cut_anywhere() {
-    for case in cases().into_iter().take(3) {
+    for case in cases().into_iter().take(5) {
         let (layer, exec, seqlen) = (&*case.layer, Exec::cpu(1), 9);
         let dim = layer.dim();
         let x = numbers(&mut Random(2), seqlen * dim);

@@ -1,6 +1,6 @@
 //! Training: what is learned, and going on after a save with the same bits.
 
-use crate::common::{FAMILIES, Folder};
+use crate::common::{DELTAS, FAMILIES, Folder};
 use statescan::{DType, Exec};
 use statescan_models::{Config, Corpus, Lora, Model, Options, Trainer};
 
@@ -304,5 +304,15 @@ fn trainings_of_absurd_sizes_are_refused_in_time() {
         std::fs::write(&path, changed).unwrap();
         let error = Trainer::resume(folder.path(), text()).err().unwrap().to_string();
         assert!(error.contains("training.safetensors: the tensor `weights."), "{error}");
+    }
+}
+
+#[test]
+fn models_of_the_delta_rule_are_not_trained() {
+    for kind in DELTAS {
+        let options = Options { batch: 1, seqlen: 4, steps: 1, ..Options::default() };
+        let trainer = Trainer::from_model(options, &Folder::of(kind).model(), vec![1u32; 100]);
+        let error = trainer.err().unwrap().to_string();
+        assert!(error.starts_with(&format!("models of `{kind}` are not trained")), "{error}");
     }
 }

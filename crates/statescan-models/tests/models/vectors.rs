@@ -71,6 +71,15 @@ fn hybrids_of_transformers_give_their_logits_tokens_and_gradients() {
 }
 
 #[test]
+fn models_of_the_delta_rule_give_the_logits_and_tokens_of_transformers() {
+    for name in ["qwen3_5", "olmo_hybrid", "olmo_hybrid_plain"] {
+        let folder = common::own(name);
+        let model = check_logits(&folder);
+        check_greedy(&folder, &model);
+    }
+}
+
+#[test]
 fn norms_on_maps_groups_biases_and_limits_are_those_of_transformers() {
     for name in ["falcon_mamba", "mamba2_groups"] {
         check_logits(&common::own(name));

@@ -60,6 +60,42 @@ HYBRIDS = {
         "tie_word_embeddings": True,
     },
 }
+DELTA_SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 4,
+    "linear_value_head_dim": 6,
+    "attention_bias": True,
+    "rms_norm_eps": 1e-3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+DELTAS = {
+    "qwen3_5": {
+        "model_type": "qwen3_5_text",
+        "head_dim": 8,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+    },
+    "olmo_hybrid": {
+        "model_type": "olmo_hybrid",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
+    },
+    # as published models are: no positions
+    "olmo_hybrid_plain": {
+        "model_type": "olmo_hybrid",
+        "rope_parameters": {"rope_type": "default", "rope_theta": None},
+        "linear_allow_neg_eigval": False,
+        "tie_word_embeddings": True,
+    },
+}
 # one of them is kept as its pickled weights alone
 PICKLED = "mamba_pickled"
 
@@ -68,7 +104,7 @@ def class_settings():
     """The settings of each kind that all configurations do not have, and what they begin with."""
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     found = {}
-    for kind in ("mamba", "falcon_mamba", "mamba2", "bamba", "granitemoehybrid"):
+    for kind in ("mamba", "falcon_mamba", "mamba2", "bamba", "granitemoehybrid", "qwen3_5_text", "olmo_hybrid"):
         config = AutoConfig.for_model(kind)
         own = {field.name for field in dataclasses.fields(config)} - common
         own |= {"eos_token_id", "tie_word_embeddings", "intermediate_size"} & config.to_dict().keys()
@@ -90,6 +126,7 @@ def main():
     (Path(__file__).parent / "settings.json").write_text(class_settings() + "\n")
     everything = {name: SIZES | settings for name, settings in MODELS.items()}
     everything |= {name: HYBRID_SIZES | settings for name, settings in HYBRIDS.items()}
+    everything |= {name: DELTA_SIZES | settings for name, settings in DELTAS.items()}
     for name, settings in everything.items():
         torch.manual_seed(len(name))
         kind = settings["model_type"]
@@ -100,7 +137,7 @@ def main():
                 if not tensor.endswith(("A_log", "D")):
                     parameter.add_(0.3 * torch.randn_like(parameter))
             # the row of a token of padding has no gradient there
-            ids = torch.randint(1 if name in HYBRIDS else 0, config.vocab_size, (1, 41))
+            ids = torch.randint(1 if name in HYBRIDS | DELTAS else 0, config.vocab_size, (1, 41))
             logits = model(ids, use_cache=False).logits
         folder = Path(__file__).parent / name
         model.save_pretrained(folder)
@@ -109,7 +146,7 @@ def main():
             torch.save(model.state_dict(), folder / "pytorch_model.bin")
             (folder / "model.safetensors").unlink()
         expected = {"input_ids": ids, "logits": logits.float().contiguous()}
-        if name in HYBRIDS:
+        if name in HYBRIDS | DELTAS:
             expected |= learned(model, ids.reshape(1, -1)[:, :40].reshape(2, 20))
             expected["greedy"] = model.generate(ids[:, :9], max_new_tokens=40, do_sample=False, eos_token_id=None)
         save_file(expected, folder / "expected.safetensors")

@@ -12,7 +12,7 @@ impl Sequence<'_> {
     /// there but for queries: the columns of its rows of the room before.
     fn backward(&self, run: &Run<'_>, queries: &Room, [scores, turned]: [&mut Room; 2], own: &mut Rooms) -> Result<()> {
         let (device, headdim, count) = (run.device, run.config.attention.headdim, self.rows.len());
-        let Rooms { own: [_, dscores, dturned, dhead, drotated, dattended], workspace, .. } = own;
+        let Rooms { own: [_, dscores, dturned, dhead, drotated, dattended, _], workspace, .. } = own;
         let rooms = [(&mut *dscores, count, count), (&mut *dturned, headdim, count), (&mut *dhead, count, headdim)];
         rooms.into_iter().try_for_each(|(room, rows, columns)| room.grow(device.exec(), DType::F32, rows, columns))?;
         for (shared, queried) in heads(run.config) {
@@ -42,7 +42,7 @@ impl Sequence<'_> {
 pub(super) fn backward(run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()> {
     let (count, [wide, width], device) = (back.steps.rows(), columns(run.config), run.device);
     let (weights, gradients) = (Weights::<View<'_>>::of(run), Weights::bind(run.config, &mut listed(back.into)));
-    let [dprojected, _, _, _, drotated, dattended] = &mut own.own;
+    let [dprojected, _, _, _, drotated, dattended, _] = &mut own.own;
     let all = [
         (dprojected, back.dy.dtype(), wide + 2 * width),
         (&mut *drotated, DType::F32, wide + 2 * width),
@@ -58,7 +58,7 @@ pub(super) fn backward(run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own
         let [keys, values] = [0..width, width..2 * width].map(|columns| part(known, &rows).slice(1, columns));
         let sequence = Sequence { rows: rows.clone(), position: 0, keys, values };
         sequence.backward(run, queries, [&mut *scores, &mut *turned], own)?;
-        let Rooms { own: [dprojected, _, _, _, drotated, _], .. } = &mut *own;
+        let Rooms { own: [dprojected, _, _, _, drotated, ..], .. } = &mut *own;
         let (back, copies) = (Heads { back: true, ..turns(run, 0) }, Heads { angles: None, ..turns(run, 0) });
         for (columns, heads) in [(0..wide + width, back), (wide + width..wide + 2 * width, copies)] {
             let to = &mut rows_mut(dprojected, &rows).slice(1, columns.clone());

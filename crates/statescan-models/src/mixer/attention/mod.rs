@@ -4,6 +4,8 @@
 //! q, k, v = q_proj(u), k_proj(u), v_proj(u)      q, k = rotate(q), rotate(k)      y = softmax(scale q k^T, up to each row) v      o_proj(y)
 //! ```
 //!
+//! Some families have norms of queries and keys before they are rotated, and gates, which the projection to queries has behind each head.
+//!
 //! Several heads of queries share a head of keys and values, which the state keeps of every token. Everything is a product and a softmax of whole rows, one
 //! head after the other: a row takes time and memory by the number of tokens before it, which is right for the few layers of attention between scans, and
 //! not for long contexts.
@@ -11,12 +13,13 @@
 //! `backward.rs` has the way back, `step.rs` the way of one row on a GPU.
 
 mod backward;
+mod heads;
 mod step;
 
 use super::run::{Back, Part, Run, part};
 use super::weights::{Linear, Next, Role, listed};
 use super::{Heads, Last, Mix, Room, Rooms};
-use crate::config::{Attention as Sizes, Config};
+use crate::config::{Attention as Sizes, Config, HeadNorms};
 use crate::error::Result;
 use crate::state::StateShape;
 use crate::weight::Weight;
@@ -35,18 +38,29 @@ struct Weights<T> {
     /// To queries, keys and values.
     into: [Linear<T>; 3],
     o_proj: Linear<T>,
+    /// The norms of queries and of keys, where there are some.
+    norms: Option<[T; 2]>,
 }
 
 impl<T> Weights<T> {
     fn bind(config: &Config, next: Next<'_, T>) -> Self {
-        let (dim, Sizes { bias, .. }, [queries, keys]) = (config.dim, config.attention, columns(config));
+        let (dim, Sizes { bias, norms, headdim, .. }, [wide, keys]) = (config.dim, config.attention, columns(config));
+        let queries = projected_queries(config);
         let (within, last) = (bias.then_some(Role::Bias), bias.then_some(Role::LastBias));
         let into = [
             Linear::bind(next, ["q_proj.weight", "q_proj.bias"], [queries, dim], within),
             Linear::bind(next, ["k_proj.weight", "k_proj.bias"], [keys, dim], within),
             Linear::bind(next, ["v_proj.weight", "v_proj.bias"], [keys, dim], within),
         ];
-        Weights { into, o_proj: Linear::bind(next, ["o_proj.weight", "o_proj.bias"], [dim, queries], last) }
+        let o_proj = Linear::bind(next, ["o_proj.weight", "o_proj.bias"], [dim, wide], last);
+        let of_norms = match norms {
+            HeadNorms::None => None,
+            HeadNorms::Each => Some([headdim, headdim]),
+            HeadNorms::All => Some([wide, keys]),
+        };
+        let mut norm = |name, size| next(name, &[size], Role::Norm);
+        let norms = of_norms.map(|[queries, keys]| [norm("q_norm.weight", queries), norm("k_norm.weight", keys)]);
+        Weights { into, o_proj, norms }
     }
 
     fn of<'l>(run: &Run<'l>) -> Weights<View<'l>> {
@@ -60,10 +74,15 @@ fn columns(config: &Config) -> [usize; 2] {
     [heads * headdim, kv_heads * headdim]
 }
 
-/// Rows, (rows, columns) with queries, keys and values behind one another, or a row of them, as these three.
+/// Columns of the projection to queries, which may have gates behind each head.
+fn projected_queries(config: &Config) -> usize {
+    columns(config)[0] * if config.attention.gate { 2 } else { 1 }
+}
+
+/// Rows, (rows, columns) with queries as they are projected, keys and values behind one another, or a row of them, as these three.
 fn apart<'r>(config: &Config, rows: ViewMut<'r>) -> [ViewMut<'r>; 3] {
-    let ([wide, width], last) = (columns(config), rows.shape().len() - 1);
-    let (queries, both) = rows.split_at(last, wide);
+    let ([_, width], last) = (columns(config), rows.shape().len() - 1);
+    let (queries, both) = rows.split_at(last, projected_queries(config));
     let (keys, values) = both.split_at(last, width);
     [queries, keys, values]
 }
@@ -130,7 +149,9 @@ impl Mix for Attention {
 
     fn row(&self, config: &Config) -> usize {
         let [queries, keys] = columns(config);
-        [queries, queries, queries, keys, keys, keys, keys].into_iter().fold(0, usize::saturating_add)
+        [projected_queries(config), queries, queries, queries, keys, keys, keys, keys, keys]
+            .into_iter()
+            .fold(0, usize::saturating_add)
     }
 
     /// Radians for each position, one for each pair of numbers that is turned.
@@ -145,13 +166,18 @@ impl Mix for Attention {
     /// values.
     fn forward<'r>(&self, run: &Run<'r>, x: View<'_>, parts: Vec<Part<'_>>, rooms: &mut Rooms, _: bool) -> Result<Last<'r>> {
         let (count, [wide, width], device) = (x.shape()[0], columns(run.config), run.device);
-        let Weights { into, o_proj } = Weights::<View<'_>>::of(run);
-        rooms.grow(device.exec(), (x.dtype(), count), wide, &[wide + 2 * width])?;
-        let Rooms { mixed, own: [projected, queries, known, scores, turned, attended], .. } = rooms;
+        let (Weights { into, o_proj, norms }, of_queries) = (Weights::<View<'_>>::of(run), projected_queries(run.config));
+        rooms.grow(device.exec(), (x.dtype(), count), wide, &[of_queries + 2 * width])?;
+        let Rooms { mixed, own: [projected, queries, known, scores, turned, attended, normed], .. } = rooms;
         queries.grow(device.exec(), DType::F32, count, wide)?;
         for (product, mut to) in into.into_iter().zip(apart(run.config, projected.of_mut(count))) {
             device.product(x, product, &mut to)?;
         }
+        if let Some(norms) = norms {
+            normed.grow(device.exec(), DType::F32, count, wide + width)?;
+            heads::norms(run, norms, projected.of(count), normed.of_mut(count))?;
+        }
+        let turned_from = if norms.is_some() { &*normed } else { &*projected };
         let rounds = x.dtype() != DType::F32;
         let to = if rounds { &mut *attended } else { &mut *mixed };
         to.grow(device.exec(), DType::F32, count, wide)?;
@@ -161,7 +187,7 @@ impl Mix for Attention {
             }
             for (sequence, start) in rows.step_by(steps.steps).enumerate() {
                 let (rows, new) = (start..start + steps.steps, position..position + steps.steps);
-                let from = part(projected, &rows);
+                let [from, values_from] = [turned_from, projected].map(|room| part(room, &rows));
                 device.rotate(from.slice(1, 0..wide), &turns(run, position), &mut rows_mut(queries, &rows))?;
                 let [mut keys, mut values] = match &mut grown[..] {
                     [keys, values] => [keys, values].map(|all| all.reborrow().index(0, sequence)),
@@ -169,10 +195,14 @@ impl Mix for Attention {
                 };
                 let (of_keys, copies) = (turns(run, position), Heads { angles: None, ..turns(run, position) });
                 device.rotate(from.slice(1, wide..wide + width), &of_keys, &mut keys.reborrow().slice(0, new.clone()))?;
-                device.rotate(from.slice(1, wide + width..wide + 2 * width), &copies, &mut values.reborrow().slice(0, new))?;
+                let columns = of_queries + width..of_queries + 2 * width;
+                device.rotate(values_from.slice(1, columns), &copies, &mut values.reborrow().slice(0, new))?;
                 let sequence = Sequence { rows, position, keys: keys.as_view(), values: values.as_view() };
                 sequence.attend(run, queries, [&mut *scores, &mut *turned], to)?;
             }
+        }
+        if run.config.attention.gate {
+            heads::gate(run, projected.of(count), &mut to.of_mut(count));
         }
         if rounds {
             let copies = Heads { angles: None, ..turns(run, 0) };

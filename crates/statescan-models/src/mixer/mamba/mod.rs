@@ -61,7 +61,7 @@ impl<'p, 'r> Pass<'p, 'r> {
     }
 
     fn frame(&self) -> Frame<'p, 'r> {
-        Frame { run: self.run, around: self.weights.around, columns: 0..self.run.config.inner }
+        Frame { run: self.run, around: self.weights.around.clone(), columns: 0..self.run.config.inner }
     }
 
     /// Step sizes, and with them of low rank B and C, from the results of the convolution.

@@ -17,7 +17,7 @@ impl OneRow for Mamba {
         let (exec, &Config { inner, dt_limit, mixer_eps, .. }) = (row.exec, row.config);
         let weights: Weights<View<'_>> = Weights::bind(row.config, &mut listed(row.weights.clone()));
         let (around, mut states) = (weights.around, std::mem::take(&mut row.states));
-        row.project(around.in_proj, &mut projected)?;
+        row.project(around.into[0], &mut projected)?;
         let [conv_state, state] = &mut states[..] else { unreachable!("a convolution and a scan have states") };
         let columns = |from: usize| projected.as_view().slice(0, from..from + inner);
         let conv = Conv { input: columns(0), weight: around.conv.weight, bias: around.conv.bias };

@@ -71,7 +71,7 @@ impl<'p, 'r> Pass<'p, 'r> {
     }
 
     fn frame(&self) -> Frame<'p, 'r> {
-        Frame { run: self.run, around: self.weights.around, columns: conv_columns(self.run.config) }
+        Frame { run: self.run, around: self.weights.around.clone(), columns: conv_columns(self.run.config) }
     }
 
     /// A scan step by step. A head's step sizes are those of each of its channels, and so are its parameters.

@@ -17,7 +17,7 @@ impl OneRow for Mamba2 {
         let (exec, config) = (row.exec, row.config);
         let weights: Weights<View<'_>> = Weights::bind(config, &mut listed(row.weights.clone()));
         let (around, inner, channels, groups) = (weights.around, config.inner, config.conv_channels(), config.ngroups);
-        row.project(around.in_proj, &mut projected)?;
+        row.project(around.into[0], &mut projected)?;
         let mut states = std::mem::take(&mut row.states);
         let [conv_state, state] = &mut states[..] else { unreachable!("a convolution and a scan have states") };
         let columns = |from: usize, count: usize| projected.as_view().slice(0, from..from + count);
