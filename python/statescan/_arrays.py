@@ -42,21 +42,17 @@ class New:
         return array.dtype.name in ("float64", "complex128")
 
 
-def room(op: Operation, new, tensors, options):
-    """Outputs that `new` makes, None for those that are not made."""
-    results = iter(op.results(new, *tensors, *options))
-    return tuple(next(results) if is_made else None for is_made in op.made(tensors))
-
-
-def forward(op: Operation, new, tensors, options, place):
-    """Runs an operation into outputs that `new` makes; `place` is where, as the native functions have it."""
-    results = room(op, new, tensors, options)
-    _native.forward(op.number, (*tensors, *options), results, place)
+def forward(op: Operation, new, tensors, options, out, place):
+    """Runs an operation into `out`, or outputs that `new` makes; `place` is where, as the native functions have it."""
+    arguments = (*tensors, *options)
+    results = op.room(new, arguments, out)
+    _native.forward(op.number, arguments, results, place)
     return results
 
 
-def update(op: Operation, new, state, tensors, options, place):
-    """Runs a step into an output that `new` makes."""
-    result = op.result(new, *tensors, *options)
-    _native.update(op.number, (*tensors, *options), (state, result), place)
+def update(op: Operation, new, state, tensors, options, out, place):
+    """Runs a step into `out`, or an output that `new` makes."""
+    arguments = (*tensors, *options)
+    (result,) = op.room(new, arguments, out)
+    _native.update(op.number, arguments, (state, result), place)
     return result

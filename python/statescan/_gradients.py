@@ -146,6 +146,19 @@ def dispatch_step(op: Operation, registered, library):
     library.impl(registered, run, "Autograd", with_keyset=True)
 
 
+def refuse_out(op: Operation, registered, library):
+    """Lets a pass of PyTorch's library that writes tensors of the caller's refuse to be recorded."""
+
+    def run(keyset, *arguments):
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        if _is_recorded(tensors):
+            words = "`out` excludes gradients, and a tensor of the call requires them: call it under torch.no_grad()"
+            raise RuntimeError(f"{op.name}: {words}")
+        return _below(registered, keyset, arguments)
+
+    library.impl(registered, run, "Autograd", with_keyset=True)
+
+
 _NO_FORWARD_MODE = "has no derivatives in forward mode (jvp, jacfwd): use those in reverse mode"
 _NO_VMAP = "does not go under vmap: put the mapped axis into the batch"
 

@@ -180,10 +180,17 @@ class Operation:
 
     def results(self, new, *arguments):
         """Room for the results."""
+        return tuple(result for result in self.room(new, arguments) if result is not None)
+
+    def room(self, new, arguments, out=(None, None)):
+        """What the results are written to: what `out` has, and what is made here; None for a result that is left out."""
+        if all(own is not None for own in out):
+            return out
         tensors = arguments[: len(self.arguments)]
         sizes = self.sizes_of(tensors)
         return tuple(
-            self._result(result, new, sizes, tensors) for result, is_made in zip(self.outputs, self.made(tensors)) if is_made
+            self._result(result, new, sizes, tensors) if own is None and is_made else own
+            for result, own, is_made in zip(self.outputs, out, self.made(tensors))
         )
 
     def made(self, tensors):

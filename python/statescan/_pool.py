@@ -12,7 +12,7 @@ class StatePool:
 
     `selective_scan`, `ssd`, `gated_delta_rule`, `simplified_scan`, `s5_inner` and `causal_conv1d` take it as `initial_state` (or
     `initial_states`). They change `states` in place, where their description has the state after the last step return `states`
-    itself, and gather and copy nothing. There are no gradients: a backward
+    itself, and gather and copy nothing; `out` is for y alone. There are no gradients: a backward
     pass through such a call is an error. For JAX arrays, which do not change, they return a changed copy of the whole pool.
 
     Args:

@@ -63,13 +63,15 @@ def _spread(tensor, shape):
 def ssd_update(
     state: Array, x: J, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
     dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, dt_a: Array | None = None,
-    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None
+    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
+    out: Array | None = None
 ) -> tuple[J, J]: ...
 @overload
 def ssd_update(
     state: Array, x: T, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
     dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, dt_a: Array | None = None,
-    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None
+    state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
+    out: Array | None = None
 ) -> T: ...
 # fmt: on
 def ssd_update(
@@ -89,6 +91,7 @@ def ssd_update(
     state_batch_indices: Array | None = None,
     dst_state_batch_indices: Array | None = None,
     cu_seqlens: Array | None = None,
+    out: Array | None = None,
 ) -> T | tuple[T, T]:
     """One step of `ssd`, in its shapes without seqlen; `state` is changed in place.
 
@@ -102,7 +105,7 @@ def ssd_update(
         B, C: (batch, dstate) or (batch, ngroups, dstate).
         D: (nheads,) or (nheads, headdim).
         dt_softplus, dt_limit: as in `ssd`.
-        state_batch_indices, dst_state_batch_indices, cu_seqlens: as in `selective_state_update`.
+        state_batch_indices, dst_state_batch_indices, cu_seqlens, out: as in `selective_state_update`.
 
     Returns:
         y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
@@ -123,4 +126,4 @@ def ssd_update(
     steps, decay_steps = _spread(dt, rows), _spread(dt_a, rows)
     tensors = (x, steps, _spread(A, state.shape[1:]), B, C, _spread(D, heads), z, _spread(dt_bias, heads), decay_steps)
     tensors, options = (*tensors, state_batch_indices), (dt_softplus, low, high, "mamba")
-    return functions._between(SELECTIVE_STATE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens)
+    return functions._between(SELECTIVE_STATE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens, out)

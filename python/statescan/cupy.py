@@ -19,13 +19,13 @@ def _place(array):
     return array.device.id, cupy.cuda.get_current_stream(array.device.id).ptr, _scratch, False
 
 
-def call(op: Any, tensors: Any, options: Any) -> Any:
+def call(op: Any, tensors: Any, options: Any, out: Any = (None, None)) -> Any:
     """Runs an operation."""
     with tensors[0].device:
-        return _arrays.forward(op, _NEW, tensors, options, _place(tensors[0]))
+        return _arrays.forward(op, _NEW, tensors, options, out, _place(tensors[0]))
 
 
-def step(op: Any, state: Any, tensors: Any, options: Any) -> Any:
+def step(op: Any, state: Any, tensors: Any, options: Any, out: Any = (None,)) -> Any:
     """Runs a step."""
     with state.device:
-        return _arrays.update(op, _NEW, state, tensors, options, _place(state))
+        return _arrays.update(op, _NEW, state, tensors, options, out, _place(state))

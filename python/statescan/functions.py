@@ -19,7 +19,7 @@ from ._operations import (
     Operation,
 )
 from ._pool import State, StatePool, moved
-from ._types import Activation, Array, Context, Discretization, J, Kind, Limits, T
+from ._types import Activation, Array, Context, Discretization, J, Kind, Limits, Out, T
 
 # the file here that serves arrays of a module
 _FRAMEWORKS = {"torch": "torch", "numpy": "numpy", "cupy": "cupy", "jax": "jax", "jaxlib": "jax"}
@@ -71,37 +71,61 @@ def _explain(op, tensors, first):
             raise TypeError(f"{op.name}: `{name}` must be {expected}, got {type(tensor).__qualname__}")
 
 
-def _call(op: Operation, tensors, options, context=None):
+def _rooms(op: Operation, out, tensors, first):
+    """The tensors of `out`, one for each result; None for one that is made."""
+    rooms = out if isinstance(out, tuple) else (out,)
+    names = [result.name for result in op.outputs]
+    if len(rooms) > len(names):
+        raise TypeError(f"{op.name}: `out` has room for {' and '.join(f'`{name}`' for name in names)}, got {len(rooms)} of them")
+    rooms += (None,) * (len(names) - len(rooms))
+    for result, room, is_made in zip(op.outputs, rooms, op.made(tensors)):
+        if room is None:
+            continue
+        if not is_made:
+            raise ValueError(f"{op.name}: `out` has room for `{result.name}`, which goes with `{result.beside}`")
+        if _framework(op.name, "out", room) is not _framework(op.name, op.tensors[0], first):
+            expected = f"of the same kind as the others, {type(first).__module__}.{type(first).__qualname__}"
+            raise TypeError(f"{op.name}: `out` must be {expected}, got {type(room).__qualname__}")
+    return rooms
+
+
+def _call(op: Operation, tensors, options, context=None, out=None):
     if op.initial is not None and type(tensors[op.initial]) is StatePool:
         if context is not None:
             raise TypeError(f"{op.name}: `context` excludes a StatePool: ranks have slices of one sequence")
-        return moved(op, tensors[op.initial], tensors, lambda pooled, states, others: _step(pooled, states, others, options))
+        return moved(op, tensors[op.initial], tensors, lambda pool, state, others: _step(pool, state, others, options, out))
     framework = _served.get(type(tensors[0])) or _framework(op.name, op.tensors[0], tensors[0])
     try:
         if context is not None:
             if not hasattr(context, "with_gradient"):
                 raise TypeError(f"{op.name}: `context` must be one of statescan.distributed, got {type(context).__qualname__}")
+            if out is not None:
+                raise TypeError(f"{op.name}: `context` excludes `out`")
             return context.call(op, framework, tensors, options)
+        if out is not None:
+            return framework.call(op, tensors, options, out=_rooms(op, out, tensors, tensors[0]))
         return framework.call(op, tensors, options)
     except (AttributeError, RuntimeError, TypeError):
         _explain(op, tensors, tensors[0])
         raise
 
 
-def _step(op: Operation, state, tensors, options):
+def _step(op: Operation, state, tensors, options, out=None):
     framework = _served.get(type(state)) or _framework(op.name, op.state, state)
     try:
+        if out is not None:
+            return framework.step(op, state, tensors, options, out=_rooms(op, out, tensors, state))
         return framework.step(op, state, tensors, options)
     except (AttributeError, RuntimeError, TypeError):
         _explain(op, tensors, state)
         raise
 
 
-def _between(op: Operation, state, tensors, options, written, bounds):
+def _between(op: Operation, state, tensors, options, written, bounds, out):
     """A step, between slots where they are given: the last of the tensors are those that are read."""
     if written is None and bounds is None:
-        return _step(op, state, tensors, options)
-    return _step(op.slotted, state, (*tensors, tensors[-1] if written is None else written, bounds), options)
+        return _step(op, state, tensors, options, out)
+    return _step(op.slotted, state, (*tensors, tensors[-1] if written is None else written, bounds), options, out)
 
 
 # what says whether a function returns its second result
@@ -154,6 +178,7 @@ def selective_scan(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
     """Mamba's selective scan: ``h[t] = exp(dt[t] A) h[t-1] + dt[t] B[t] x[t]``, ``y[t] = <C[t], h[t]> + D x[t]``.
@@ -176,6 +201,10 @@ def selective_scan(
             first sequence of a row that is scanned starts from its state, the last one leaves the final state, and all others
             start from zero. With an initial state of (batch, sequences, dim, dstate) values are the numbers of sequences, from
             0, rising along a row, and each has a state.
+        context: one of `statescan.distributed`, over whose ranks the steps are cut.
+        out: what the results are written to, in the place of new arrays: an array for y, or one each for y and the state, of
+            which one may be None. Any strides and any floating type, complex where the result is; apart from the arguments. It
+            excludes gradients, a context and JAX's arrays.
 
     On a GPU the values of cu_seqlens and seq_idx are not checked: wrong ones give wrong results.
 
@@ -197,7 +226,7 @@ def selective_scan(
         initial_state = initial_state + 0j
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _limits("selective_scan", dt_limit)
-    return _call(SELECTIVE_SCAN, tensors, (dt_softplus, low, high, discretization, reverse), context)
+    return _call(SELECTIVE_SCAN, tensors, (dt_softplus, low, high, discretization, reverse), context, out)
 
 
 def ssd(
@@ -219,6 +248,7 @@ def ssd(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
     """Mamba-2's scan (SSD): the recurrence of the selective scan with one decay for each head, as matrix products.
@@ -234,8 +264,8 @@ def ssd(
         z: as x, gate.
         dt_a: as dt, a step of its own for the decay ``exp(dt_a A)``, used as it is. With A = 1 it is the decay's logarithm: gated
             linear attention is ``ssd(v, ones, ones, k, q, dt_a=log_decay)``.
-        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx, context: as in `selective_scan`; dt_bias is (nheads,), and
-            states of packed sequences are (sequences, nheads, headdim, dstate) or (batch, sequences, nheads, headdim, dstate).
+        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx, context, out: as in `selective_scan`; dt_bias is (nheads,),
+            and states of packed sequences (sequences, nheads, headdim, dstate) or (batch, sequences, nheads, headdim, dstate).
 
     Returns:
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
@@ -252,7 +282,7 @@ def ssd(
         _answer(SSD, renamed)
     tensors = (x, dt, A, B, C, D, z, dt_bias, dt_a, initial_state, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _limits("ssd", dt_limit)
-    return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse), context)
+    return _call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse), context, out)
 
 
 # fmt: off
@@ -260,19 +290,22 @@ def ssd(
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: Literal[False] = False,
     discretization: Discretization = "bilinear", *, initial_state: State | None = None, reverse: bool = False,
-    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
+    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None,
+    out: Out = None
 ) -> T: ...
 @overload
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, *, return_last_state: Literal[True],
     discretization: Discretization = "bilinear", initial_state: State | None = None, reverse: bool = False,
-    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
+    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None,
+    out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: bool = False,
     discretization: Discretization = "bilinear", *, initial_state: State | None = None, reverse: bool = False,
-    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None
+    cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None,
+    out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
 def simplified_scan(
@@ -290,6 +323,7 @@ def simplified_scan(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """S5's scan: ``x[t] = Abar[t] x[t-1] + Bbar[t] (B u[t])``, ``y[t] = C x[t]``, with a diagonal complex state.
@@ -303,7 +337,7 @@ def simplified_scan(
         return_last_state: whether to return the state after the last step, too.
         discretization: "bilinear", "zoh", "dirac" or "mamba".
         initial_state: (batch, dstate).
-        reverse, cu_seqlens, seq_idx, context: as in `selective_scan`; states of packed sequences are (sequences, dstate) or
+        reverse, cu_seqlens, seq_idx, context, out: as in `selective_scan`; states of packed sequences are (sequences, dstate) or
             (batch, sequences, dstate).
 
     Returns:
@@ -319,7 +353,7 @@ def simplified_scan(
     if renamed:
         _answer(SIMPLIFIED_SCAN, renamed)
     tensors = (u, delta, A, B, C, None, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse), context)
+    y, last_state = _call(SIMPLIFIED_SCAN, tensors, (discretization, reverse), context, out)
     return (y, last_state) if return_last_state else y
 
 
@@ -329,21 +363,24 @@ def s5_inner(
     u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
     discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: Literal[False] = False, reverse: bool = False, cu_seqlens: Array | None = None,
-    seq_idx: Array | None = None, context: Context | None = None
+    seq_idx: Array | None = None, context: Context | None = None,
+    out: Out = None
 ) -> T: ...
 @overload
 def s5_inner(
     u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
     discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
-    context: Context | None = None
+    context: Context | None = None,
+    out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def s5_inner(
     u: T, delta: Array, A: Array, B: Array, C: Array, D: Array, deltaA: Array | None = None,
     discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: bool = False, reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
-    context: Context | None = None
+    context: Context | None = None,
+    out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
 def s5_inner(
@@ -363,6 +400,7 @@ def s5_inner(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """S5's layer: ``(2 if conj_sym else 1) * Re(C x) + D * Re(u)`` with the states of `simplified_scan`, in one pass.
@@ -385,7 +423,7 @@ def s5_inner(
     if renamed:
         _answer(S5_INNER, renamed)
     tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _call(S5_INNER, tensors, (discretization, reverse, conj_sym), context)
+    y, last_state = _call(S5_INNER, tensors, (discretization, reverse, conj_sym), context, out)
     return (y, last_state) if return_last_state else y
 
 
@@ -396,6 +434,7 @@ def linear_scan(
     *,
     reverse: bool = False,
     context: Context | None = None,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
     """The recurrence ``h[t] = a[t] h[t-1] + b[t]``, the primitive under S5, LRU, RG-LRU, HGRN and S7.
@@ -404,7 +443,7 @@ def linear_scan(
         a, b: (.., seqlen), up to four leading axes, real or complex, each on its own.
         initial_state: (..), the state before the first step.
         reverse: scan from the last step to the first.
-        context: as in `selective_scan`.
+        context, out: as in `selective_scan`.
 
     Returns:
         h, shaped as b and of the type that a and b promote to, and the state after the last step, (..), of float32 or
@@ -417,7 +456,7 @@ def linear_scan(
     """
     if renamed:
         _answer(LINEAR_SCAN, renamed)
-    return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,), context)
+    return _call(LINEAR_SCAN, (a, b, initial_state), (reverse,), context, out)
 
 
 # fmt: off
@@ -425,19 +464,22 @@ def linear_scan(
 def causal_conv1d(
     x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: Literal[False] = False, reverse: bool = False,
-    cu_seqlens: Array | None = None, context: Context | None = None
+    cu_seqlens: Array | None = None, context: Context | None = None,
+    out: Out = None
 ) -> T: ...
 @overload
 def causal_conv1d(
     x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None,
-    context: Context | None = None
+    context: Context | None = None,
+    out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def causal_conv1d(
     x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: bool = False, reverse: bool = False, cu_seqlens: Array | None = None,
-    context: Context | None = None
+    context: Context | None = None,
+    out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
 def causal_conv1d(
@@ -452,6 +494,7 @@ def causal_conv1d(
     reverse: bool = False,
     cu_seqlens: Array | None = None,
     context: Context | None = None,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """Causal depthwise convolution over time: ``y[t] = bias + sum_k weight[k] x[t - (width - 1) + k]``, then the activation.
@@ -467,7 +510,7 @@ def causal_conv1d(
         return_final_states: whether to return the last width - 1 inputs, too.
         reverse: convolve from the last step to the first; states are then in the order in which it walks.
         cu_seqlens: (sequences + 1,), as in `selective_scan`; states are (sequences, dim, width - 1).
-        context: as in `selective_scan`.
+        context, out: as in `selective_scan`.
 
     Returns:
         y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states, of x's type.
@@ -480,7 +523,7 @@ def causal_conv1d(
     if renamed:
         _answer(CAUSAL_CONV1D, renamed)
     tensors = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
-    y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse), context)
+    y, final_states = _call(CAUSAL_CONV1D, tensors, (activation, reverse), context, out)
     return (y, final_states) if return_final_states else y
 
 
@@ -488,17 +531,20 @@ def causal_conv1d(
 @overload
 def norm(
     x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: None = None,
-    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False
+    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
+    out: Out = None
 ) -> T: ...
 @overload
 def norm(
     x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: Array,
-    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False
+    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
+    out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def norm(
     x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: Array | None = None,
-    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False
+    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
+    out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
 def norm(
@@ -512,6 +558,7 @@ def norm(
     eps: float = 1e-5,
     groups: int = 1,
     norm_before_gate: bool = False,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """RMS or layer norm of rows: ``weight norm(s silu(z)) + bias`` or ``silu(z) (weight norm(s) + bias)``, ``s = x + residual``.
@@ -525,6 +572,7 @@ def norm(
         eps: added to the mean square, 0 or more.
         groups: equal groups of neighbouring channels, each normed by itself.
         norm_before_gate: whether the gate multiplies the normed row, and not what is normed.
+        out: an array for y, or one each for y and the sum, as in `selective_scan`.
 
     Returns:
         y, of x's shape and type; with a residual also the sum, of the residual's type.
@@ -535,7 +583,7 @@ def norm(
     """
     if renamed:
         _answer(NORM, renamed)
-    results = _call(NORM, (x, weight, bias, z, residual), (kind, eps, groups, norm_before_gate))
+    results = _call(NORM, (x, weight, bias, z, residual), (kind, eps, groups, norm_before_gate), out=out)
     return results[0] if residual is None else tuple(results)
 
 
@@ -558,6 +606,7 @@ def gated_delta_rule(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
     """The gated delta rule: ``S' = exp(g[t]) S``, ``S = S' + k[t] (beta[t] (v[t] - S'^T k[t]))^T``, ``y[t] = scale S^T q[t]``.
@@ -577,7 +626,7 @@ def gated_delta_rule(
         qk_l2norm: whether q and k are divided by ``sqrt(sum x^2 + 1e-6)`` first.
         lower_bound: below 0, with A_log: g is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))`` instead.
         beta_sigmoid, allow_neg_eigval: whether beta goes through a sigmoid, and is doubled then.
-        reverse, cu_seqlens, seq_idx, context: as in `selective_scan`; states of packed sequences are
+        reverse, cu_seqlens, seq_idx, context, out: as in `selective_scan`; states of packed sequences are
             (sequences, value_heads, key_width, value_width), or (batch, sequences, ..).
 
     Returns:
@@ -595,7 +644,7 @@ def gated_delta_rule(
         _answer(GATED_DELTA_RULE, renamed)
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, seq_idx)
     options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval, reverse)
-    return _call(GATED_DELTA_RULE, tensors, options, context)
+    return _call(GATED_DELTA_RULE, tensors, options, context, out)
 
 
 def _number(option):
@@ -609,14 +658,16 @@ def gated_delta_rule_update(
     state: Array, q: Array, k: Array, v: J, g: Array | None = None, beta: Array | None = None, *, A_log: Array | None = None,
     dt_bias: Array | None = None, state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None,
     cu_seqlens: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
-    lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False
+    lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False,
+    out: Array | None = None
 ) -> tuple[J, J]: ...
 @overload
 def gated_delta_rule_update(
     state: Array, q: Array, k: Array, v: T, g: Array | None = None, beta: Array | None = None, *, A_log: Array | None = None,
     dt_bias: Array | None = None, state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None,
     cu_seqlens: Array | None = None, scale: float | None = None, qk_l2norm: bool = False,
-    lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False
+    lower_bound: float | None = None, beta_sigmoid: bool = False, allow_neg_eigval: bool = False,
+    out: Array | None = None
 ) -> T: ...
 # fmt: on
 def gated_delta_rule_update(
@@ -637,6 +688,7 @@ def gated_delta_rule_update(
     lower_bound: float | None = None,
     beta_sigmoid: bool = False,
     allow_neg_eigval: bool = False,
+    out: Array | None = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """One step of `gated_delta_rule`, on CPUs with the same bits; `state` is changed in place.
@@ -649,7 +701,7 @@ def gated_delta_rule_update(
         v: (batch, value_heads, value_width).
         g: (batch, value_heads) or (batch, value_heads, key_width).
         beta: (batch, value_heads).
-        state_batch_indices, dst_state_batch_indices, cu_seqlens: as in `selective_state_update`.
+        state_batch_indices, dst_state_batch_indices, cu_seqlens, out: as in `selective_state_update`.
         (the others): as in `gated_delta_rule`.
 
     Returns:
@@ -666,7 +718,7 @@ def gated_delta_rule_update(
         _answer(GATED_DELTA_RULE_UPDATE, renamed)
     tensors = (q, k, v, g, beta, A_log, dt_bias, state_batch_indices)
     options = (_number(scale), qk_l2norm, _number(lower_bound), beta_sigmoid, allow_neg_eigval)
-    return _between(GATED_DELTA_RULE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens)
+    return _between(GATED_DELTA_RULE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens, out)
 
 
 # fmt: off
@@ -675,14 +727,16 @@ def selective_state_update(
     state: Array, x: J, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
     dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, deltaA: Array | None = None,
     state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
-    discretization: Discretization = "mamba"
+    discretization: Discretization = "mamba",
+    out: Array | None = None
 ) -> tuple[J, J]: ...
 @overload
 def selective_state_update(
     state: Array, x: T, dt: Array, A: Array, B: Array, C: Array, D: Array | None = None, *, z: Array | None = None,
     dt_bias: Array | None = None, dt_softplus: bool = False, dt_limit: Limits = None, deltaA: Array | None = None,
     state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
-    discretization: Discretization = "mamba"
+    discretization: Discretization = "mamba",
+    out: Array | None = None
 ) -> T: ...
 # fmt: on
 def selective_state_update(
@@ -703,6 +757,7 @@ def selective_state_update(
     dst_state_batch_indices: Array | None = None,
     cu_seqlens: Array | None = None,
     discretization: Discretization = "mamba",
+    out: Array | None = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """One step of `selective_scan` or of `ssd`; `state` is changed in place.
@@ -728,6 +783,7 @@ def selective_state_update(
         cu_seqlens: (sequences + 1,), int32 or int64, the bounds of sequences that have not as many tokens each, from 0 to the
             number of rows; none may have more tokens than slots. Without dst_state_batch_indices the state after the last token
             goes to the slot that was read.
+        out: what y is written to, in the place of a new array; as in `selective_scan`.
         dt_softplus, dt_limit, discretization: as in `selective_scan`.
 
     Returns:
@@ -744,7 +800,7 @@ def selective_state_update(
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, state_batch_indices)
     low, high = (None, None) if dt_limit is None else _limits("selective_state_update", dt_limit)
     options = (dt_softplus, low, high, discretization)
-    return _between(SELECTIVE_STATE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens)
+    return _between(SELECTIVE_STATE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens, out)
 
 
 # fmt: off
@@ -752,13 +808,15 @@ def selective_state_update(
 def simplified_state_update(
     state: Array, u: J, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, deltaA: Array | None = None, *,
     state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
-    discretization: Discretization = "bilinear", conj_sym: bool = True
+    discretization: Discretization = "bilinear", conj_sym: bool = True,
+    out: Array | None = None
 ) -> tuple[J, J]: ...
 @overload
 def simplified_state_update(
     state: Array, u: T, delta: Array, A: Array, B: Array, C: Array, D: Array | None = None, deltaA: Array | None = None, *,
     state_batch_indices: Array | None = None, dst_state_batch_indices: Array | None = None, cu_seqlens: Array | None = None,
-    discretization: Discretization = "bilinear", conj_sym: bool = True
+    discretization: Discretization = "bilinear", conj_sym: bool = True,
+    out: Array | None = None
 ) -> T: ...
 # fmt: on
 def simplified_state_update(
@@ -776,6 +834,7 @@ def simplified_state_update(
     cu_seqlens: Array | None = None,
     discretization: Discretization = "bilinear",
     conj_sym: bool = True,
+    out: Array | None = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """One step of `simplified_scan`, or with D of `s5_inner`; `state` is changed in place.
@@ -786,7 +845,7 @@ def simplified_state_update(
         delta, deltaA: (batch, dstate) or (dstate,).
         A, B, C: as in `simplified_scan`.
         D: (dim,); with it, y is real.
-        state_batch_indices, dst_state_batch_indices, cu_seqlens: as in `selective_state_update`.
+        state_batch_indices, dst_state_batch_indices, cu_seqlens, out: as in `selective_state_update`.
         conj_sym: as in `s5_inner`.
 
     Returns:
@@ -802,7 +861,7 @@ def simplified_state_update(
     if renamed:
         _answer(SIMPLIFIED_STATE_UPDATE, renamed)
     tensors = (u, delta, A, B, C, D, deltaA, state_batch_indices)
-    return _between(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, conj_sym), dst_state_batch_indices, cu_seqlens)
+    return _between(SIMPLIFIED_STATE_UPDATE, state, tensors, (discretization, conj_sym), dst_state_batch_indices, cu_seqlens, out)
 
 
 # fmt: off
@@ -810,13 +869,15 @@ def simplified_state_update(
 def causal_conv1d_update(
     x: J, conv_state: Array, weight: Array, bias: Array | None = None, *, activation: Activation = None,
     cache_seqlens: Array | None = None, conv_state_indices: Array | None = None, dst_conv_state_indices: Array | None = None,
-    cu_seqlens: Array | None = None
+    cu_seqlens: Array | None = None,
+    out: Array | None = None
 ) -> tuple[J, J]: ...
 @overload
 def causal_conv1d_update(
     x: T, conv_state: Array, weight: Array, bias: Array | None = None, *, activation: Activation = None,
     cache_seqlens: Array | None = None, conv_state_indices: Array | None = None, dst_conv_state_indices: Array | None = None,
-    cu_seqlens: Array | None = None
+    cu_seqlens: Array | None = None,
+    out: Array | None = None
 ) -> T: ...
 # fmt: on
 def causal_conv1d_update(
@@ -830,6 +891,7 @@ def causal_conv1d_update(
     conv_state_indices: Array | None = None,
     dst_conv_state_indices: Array | None = None,
     cu_seqlens: Array | None = None,
+    out: Array | None = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
     """One or a few steps of `causal_conv1d`; `conv_state` is changed in place.
@@ -842,6 +904,7 @@ def causal_conv1d_update(
             buffer. On a GPU values are not checked: they count modulo state_len.
         conv_state_indices, dst_conv_state_indices, cu_seqlens: as `state_batch_indices`, `dst_state_batch_indices` and
             `cu_seqlens` in `selective_state_update`. A token has the steps of its row of x; the last two exclude cache_seqlens.
+        out: as in `selective_state_update`.
 
     Returns:
         y, of x's shape and type. For JAX arrays, which do not change, y and the new state, a copy.
@@ -854,7 +917,7 @@ def causal_conv1d_update(
     if renamed:
         _answer(CAUSAL_CONV1D_UPDATE, renamed)
     tensors = (x, weight, bias, cache_seqlens, conv_state_indices)
-    return _between(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,), dst_conv_state_indices, cu_seqlens)
+    return _between(CAUSAL_CONV1D_UPDATE, conv_state, tensors, (activation,), dst_conv_state_indices, cu_seqlens, out)
 
 
 # as lrnnx calls them

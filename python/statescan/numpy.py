@@ -27,15 +27,15 @@ def _other(op: Operation, first, tensors):
     return found
 
 
-def call(op: Any, tensors: Any, options: Any) -> Any:
+def call(op: Any, tensors: Any, options: Any, out: Any = (None, None)) -> Any:
     """Runs an operation."""
     if other := _other(op, tensors[0], tensors):
-        return other.call(op, tensors, options)
-    return _arrays.forward(op, _NEW, tensors, options, (-1, get_num_threads(), None, False))
+        return other.call(op, tensors, options, out)
+    return _arrays.forward(op, _NEW, tensors, options, out, (-1, get_num_threads(), None, False))
 
 
-def step(op: Any, state: Any, tensors: Any, options: Any) -> Any:
+def step(op: Any, state: Any, tensors: Any, options: Any, out: Any = (None,)) -> Any:
     """Runs a step."""
     if other := _other(op, state, tensors):
-        return other.step(op, state, tensors, options)
-    return _arrays.update(op, _NEW, state, tensors, options, (-1, get_num_threads(), None, False))
+        return other.step(op, state, tensors, options, out)
+    return _arrays.update(op, _NEW, state, tensors, options, out, (-1, get_num_threads(), None, False))

@@ -2,7 +2,7 @@
 
 An operation becomes `torch.ops.statescan.NAME_forward` and `NAME_backward`, opaque to the compiler; they also take tensors
 without data. Its gradient is an `autograd.Function` around both (`_gradients.py`). A step becomes `torch.ops.statescan.NAME` and
-changes its state.
+changes its state. `NAME_out` writes results where the caller wants them.
 
 The dispatcher takes longer than a small call's work, so a call in which nobody else has a say goes straight to the kernel.
 """
@@ -206,9 +206,12 @@ def _define(op, name, arguments, result, complete, compute, allocate):
     place of the call, and answers None if that is `_UNOBSERVED` and somebody has a say."""
     types, names = zip(*(argument.partition("=")[0].rsplit(maxsplit=1) for argument in arguments))
 
+    gives = result != "()"
+
     @_gradients.unrecorded
     def kernel(first, *others):
-        return compute(first, complete(others), _place(others[0] if op.state is None else first))
+        made = compute(first, complete(others), _place(first if isinstance(first, torch.Tensor) else others[0]))
+        return made if gives else None
 
     def without_data(first, *others):
         # native functions check this themselves, and are not called here
@@ -289,6 +292,31 @@ _FORWARD = {op.name: _forward(op) for op in OPERATIONS}
 _BACKWARD = {op.name: _backward(op) for op in OPERATIONS}
 
 
+def _out(op: Operation):
+    """The pass that writes what it is given first: results, or the state of a step and its result."""
+    number, native = op.number, _native.forward if op.state is None else _native.update
+    arguments, complete = _with_defaults(op)
+    first, second = [op.state, op.outputs[0].name] if op.state else [result.name for result in op.outputs]
+    optional = "" if op.state else "?"
+
+    def compute(first, arguments, place):
+        written = (first, arguments[0])
+        if native(number, arguments[1:], written, place) is None:
+            return None
+        for tensor in written:
+            if tensor is not None and not tensor.is_inference():
+                increment_version(tensor)
+        return ()
+
+    schema = [f"Tensor(a!) {first}", f"Tensor(b!){optional} {second}", *arguments]
+    run = _define(
+        op, f"{op.name}_out", schema, "()", lambda all: (all[0], *complete(all[1:])), compute, lambda first, arguments: None
+    )
+    _gradients.refuse_vmap(op, _registered(f"{op.name}_out"), _library)
+    _gradients.refuse_out(op, _registered(f"{op.name}_out"), _library)
+    return run
+
+
 def _with_gradient(op: Operation):
     function = _gradients.differentiable(op, _FORWARD[op.name], _BACKWARD[op.name])
     _, complete = _with_defaults(op)
@@ -302,6 +330,7 @@ def _with_gradient(op: Operation):
 
 _WITH_GRADIENT = {op.name: _with_gradient(op) for op in OPERATIONS}
 _STEP = {op.name: _step(op) for op in (*STEPS, *POOLED, *SLOTTED)}
+_OUT = {op.name: _out(op) for op in (*OPERATIONS, *STEPS, *POOLED, *SLOTTED)}
 
 
 def _requires_grad(tensors):
@@ -323,8 +352,23 @@ def recorded(function: Any, forward: Any, tensors: Any, options: Any) -> Any:
     return function.apply(*tensors, *options)
 
 
-def call(op: Any, tensors: Any, options: Any, context: Any = None) -> Any:
+def _write(op, written, arguments):
+    """Runs the pass that writes tensors of the caller's."""
+    first, second = written
+    run = _OUT[op.name]
+    if is_dynamo_compiling() or not _requires_grad((*written, *arguments[: len(op.tensors)])):
+        run(first, (second, *arguments))
+    else:
+        # the dispatcher's refuses to be recorded
+        run.dispatched(first, (second, *arguments))
+
+
+def call(op: Any, tensors: Any, options: Any, context: Any = None, out: Any = None) -> Any:
     """Runs an operation, over the ranks of a context if there is one, and records it if a gradient may be asked for."""
+    if out is not None:
+        results = op.room(_New, tensors + options, out)
+        _write(op, results, tensors + options)
+        return results
     forward = (_FORWARD if context is None else context.forward)[op.name]
     if _requires_grad(tensors):
         with_gradient = _WITH_GRADIENT if context is None else context.with_gradient
@@ -332,9 +376,12 @@ def call(op: Any, tensors: Any, options: Any, context: Any = None) -> Any:
     return tuple(forward(False, tensors + options))
 
 
-def step(op: Any, state: Any, tensors: Any, options: Any) -> Any:
+def step(op: Any, state: Any, tensors: Any, options: Any, out: Any = None) -> Any:
     """Runs a step."""
     arguments = tensors + options
+    if out is not None:
+        _write(op, (state, *out), arguments)
+        return out[0]
     run = _STEP[op.name]
     if is_dynamo_compiling() or not _requires_grad((state, *tensors)):
         return run(state, arguments)

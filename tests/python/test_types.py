@@ -13,8 +13,8 @@ each_function = pytest.mark.parametrize("name", BY_NAME)
 OPTIONAL = _types.Array | None
 # an initial state may be a pool
 STATE = _pool.State | None
-# what functions have beside the table: whether they return a second result, and ranks
-BESIDE = {"return_last_state": bool, "return_final_states": bool, "context": _types.Context | None}
+# what functions have beside the table: whether they return a second result, ranks, and room for results
+BESIDE = {"return_last_state": bool, "return_final_states": bool, "context": _types.Context | None, "out": _types.Out}
 # options that are made from other things where they are None
 NUMBERS_OR_NONE = ("scale", "lower_bound")
 
@@ -70,7 +70,9 @@ def check_signature(op, signature, is_overload=False):
         check_annotation(op, name, parameters[name], kind)
     for name, annotation in BESIDE.items():
         if name in parameters and not (is_overload and annotation is bool):
-            assert parameters[name].annotation == annotation
+            # a step has one result
+            assert parameters[name].annotation == (OPTIONAL if op.state and name == "out" else annotation)
+    assert parameters["out"].default is None or is_overload
     assert signature.return_annotation is not inspect.Signature.empty
 
 

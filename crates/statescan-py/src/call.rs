@@ -100,7 +100,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         unsafe { parts.view(name) }
     }
 
-    /// `made` says that the tensor was made for this call, and is not the user's.
+    /// `made` says that the tensor was made here, and is not the user's.
     #[inline]
     fn view_mut(&self, object: &Bound<'py, PyAny>, name: &str, made: bool) -> PyResult<ViewMut<'a>> {
         if let Some(parts) = torch::parts(object, name)? {
@@ -151,13 +151,13 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// A tensor of the user's that is written.
     pub fn state(&mut self, name: &str) -> PyResult<ViewMut<'a>> {
-        let view = self.written(name, false, |_| Err(PyTypeError::new_err(format!("`{name}` must be a tensor"))))?;
+        let view = self.written(name, |_| Err(PyTypeError::new_err(format!("`{name}` must be a tensor"))))?;
         view.ok_or_else(|| PyTypeError::new_err(format!("{}: `{name}` is written and must be there", self.op)))
     }
 
     /// Room in which Python wants a result, or None.
     pub fn slice_result(&mut self, name: &str) -> PyResult<Option<ViewMut<'a>>> {
-        self.written(name, true, |_| Err(PyTypeError::new_err(format!("`{name}` must be a tensor or None"))))
+        self.written(name, |_| Err(PyTypeError::new_err(format!("`{name}` must be a tensor or None"))))
     }
 
     /// Returns the maker of results.
@@ -185,7 +185,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// A result of some type that lies as the input with this number, whose view is given.
     pub fn result_like(&mut self, name: &str, (input, view): (usize, &View<'_>), dtype: DType) -> PyResult<Option<ViewMut<'a>>> {
-        self.written(name, true, |call| call.empty_like(input, view, dtype))
+        self.written(name, |call| call.empty_like(input, view, dtype))
     }
 
     /// The result of a step, which is always wanted, like its first input.
@@ -196,7 +196,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// A dense result.
     pub fn result(&mut self, name: &str, dtype: DType, shape: Shape) -> PyResult<Option<ViewMut<'a>>> {
-        self.written(name, true, |call| call.empty(&shape, dtype))
+        self.written(name, |call| call.empty(&shape, dtype))
     }
 
     /// The gradient by the input with the number of this output.
@@ -204,7 +204,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let input = self.next_output;
         let wanted = input < self.outputs.len();
         let name = if wanted { &format!("grad of {argument}") } else { argument };
-        self.written(name, true, |call| {
+        self.written(name, |call| {
             let object = call.inputs.get_borrowed_item(input)?;
             let parts = match object.cast_exact::<Part>() {
                 Ok(part) => Some(part.get().parts),
@@ -220,12 +220,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// The next output: a tensor, or True where `make` shall make it. None, False, or the end of the outputs, if it is not wanted.
-    fn written(
-        &mut self,
-        name: &str,
-        made: bool,
-        make: impl FnOnce(&Self) -> PyResult<Bound<'py, PyAny>>,
-    ) -> PyResult<Option<ViewMut<'a>>> {
+    fn written(&mut self, name: &str, make: impl FnOnce(&Self) -> PyResult<Bound<'py, PyAny>>) -> PyResult<Option<ViewMut<'a>>> {
         self.next_output += 1;
         if self.next_output > self.outputs.len() {
             return Ok(None);
@@ -237,7 +232,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let tensor = match object.cast::<PyBool>() {
             Ok(wanted) if !wanted.is_true() => return Ok(None),
             Ok(_) => make(self),
-            Err(_) => return self.view_mut(&object, name, made).map(Some).map_err(|error| self.named(error)),
+            Err(_) => return self.view_mut(&object, name, false).map(Some).map_err(|error| self.named(error)),
         };
         let view = tensor.and_then(|tensor| {
             let view = self.view_mut(&tensor, name, true)?;
@@ -302,7 +297,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
             let shape = Shape::new(&[capacity().unwrap_or_else(&needed)]).map_err(|error| to_python(error.into()))?;
             call.empty(&shape, dtype)
         };
-        let Some(mut buffer) = self.written("checkpoints", true, make)? else { return Ok(None) };
+        let Some(mut buffer) = self.written("checkpoints", make)? else { return Ok(None) };
         let (used, room) = (used(buffer.shape(), needed())?, buffer.shape()[0]);
         if self.place.stream().is_none() {
             clear(buffer.reborrow().slice(0, if filled { used.end..room } else { 0..room }));

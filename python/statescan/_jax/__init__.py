@@ -37,16 +37,23 @@ def _static(op: Operation, options):
     return tuple(option.item() if isinstance(option, (numpy.generic, jax.Array)) else option for option in options)
 
 
-def call(op: Operation, tensors, options):
+def _refuse_out(op: Operation, out):
+    if out is not None:
+        raise TypeError(f"{op.name}: `out` must be None where arrays are JAX's, which do not change")
+
+
+def call(op: Operation, tensors, options, out=None):
     """Runs an operation."""
+    _refuse_out(op, out)
     names = [argument.name for argument in op.arguments]
     given = tuple(tensor is not None for tensor in tensors)
     results = iter(primitives.forward(_arrays(op, names, tensors), op=op, given=given, options=_static(op, options)))
     return tuple(next(results) if made else None for made in op.made(tensors))
 
 
-def step(op: Operation, state, tensors, options):
+def step(op: Operation, state, tensors, options, out=None):
     """Runs a step: y and the new state. Where the old one is not used any more, it is changed in place."""
+    _refuse_out(op, out)
     names = [argument.name for argument in op.arguments]
     given = tuple(tensor is not None for tensor in tensors)
     arrays = _arrays(op, (*names, op.state), (*tensors, state))
