@@ -31,5 +31,5 @@ run() {
 # that of mamba_ssm, whose signatures the tests of the Python package read, has two files of tests only, which need a GPU: of its own kernels, and
 # of generation
 run causal_conv1d-1.7.0 tests
-# scans and steps of Mamba and S5, and the layers on them; its other layers need its extension
-run lrnnx-1.0.0.post1 tests/ops/mamba tests/ops/s5 tests/models/test_ltv/test_{mamba,event_mamba,s5_ltv,event_s5}.py tests/architectures tests/utils
+# scans and steps, and the layers on them; tests of RG-LRU and S7 that need a GPU are skipped
+run lrnnx-1.0.0.post1 tests/ops/mamba tests/ops/s5 tests/models/test_ltv/test_{mamba,event_mamba,s5_ltv,event_s5,rglru,s7}.py tests/architectures tests/utils

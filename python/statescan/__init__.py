@@ -5,6 +5,7 @@ kind on the same device.
 """
 
 from ._check import check
+from ._linear_scan_update import linear_scan_update
 from ._native import __version__
 from ._pool import StatePool
 from ._ssd_update import ssd_update
@@ -41,6 +42,7 @@ __all__ = [
     "selective_state_update",
     "ssd_update",
     "simplified_state_update",
+    "linear_scan_update",
     "causal_conv1d_update",
     "gated_delta_rule_update",
     "StatePool",

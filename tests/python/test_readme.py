@@ -45,24 +45,33 @@ def test_lines_run(page, monkeypatch):
 def public():
     """The names of the reference, each with what it is."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    from statescan import compat, distributed, nn
+    from statescan import compat, derived, distributed, nn
 
-    return {name: getattr(module, name) for module in (statescan, nn, compat, distributed) for name in module.__all__}
+    return {name: getattr(module, name) for module in (statescan, derived, nn, compat, distributed) for name in module.__all__}
 
 
 def test_examples_of_the_reference_run():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     torch.manual_seed(0)
-    from statescan import compat, nn
+    from statescan import compat, derived, nn
 
     ran, runner = set(), doctest.DocTestRunner()
     for name, value in public().items():
-        known = {**vars(compat), **vars(statescan), **vars(nn), "statescan": statescan, "torch": torch}
+        known = {**vars(compat), **vars(derived), **vars(statescan), **vars(nn), "statescan": statescan, "torch": torch}
         for test in doctest.DocTestFinder(recurse=False).find(value, name, module=False, globs=known):
             assert runner.run(test).failed == 0
             ran |= {name} if test.examples else set()
     layers = {"Mamba", "Mamba2", "S5", "S5Block", "parameter_groups"}
-    assert ran >= {*statescan._operations.BY_NAME, "ssd_update", "check", "install", "report", *layers}
+    assert ran >= {
+        *statescan._operations.BY_NAME,
+        "ssd_update",
+        "linear_scan_update",
+        *derived.__all__,
+        "check",
+        "install",
+        "report",
+        *layers,
+    }
 
 
 def test_the_example_of_layers_in_jax_runs():
@@ -75,7 +84,7 @@ def test_the_example_of_layers_in_jax_runs():
 
 def test_the_guide_has_every_function():
     rows = re.findall(r"^\| `(\w+)` \|.*\| (?:`(\w+)` )?\|$", (ROOT / "docs/python.md").read_text(), re.MULTILINE)
-    assert {name for row in rows for name in row if name} == {*statescan._operations.BY_NAME, "ssd_update"}
+    assert {name for row in rows for name in row if name} == {*statescan._operations.BY_NAME, "ssd_update", "linear_scan_update"}
 
 
 def short(value):

@@ -89,7 +89,13 @@ MODULES = {
     "lrnnx.models": {},
     "lrnnx.models.ltv": _S5,
     "lrnnx.models.ltv.s5": _S5,
-    "lrnnx.ops": {".lrnnx": ("selective_scan_fn", "selective_scan_ref"), ".mamba_ssm": ("mamba_inner_fn",)},
+    "lrnnx.ops": {
+        ".lrnnx": ("selective_scan_fn", "selective_scan_ref"),
+        ".lrnnx_rules": ("rglru_inner_fn", "rglru_scan_fn", "s7_scan_fn"),
+        ".mamba_ssm": ("mamba_inner_fn",),
+    },
+    "lrnnx.ops.rglru_scan": {".lrnnx_rules": ("rglru_inner_fn", "rglru_scan_fn")},
+    "lrnnx.ops.s7_scan": {".lrnnx_rules": ("s7_inner_fn", "s7_scan_fn")},
     "lrnnx.ops.selective_scan": {
         ".lrnnx": ("selective_scan_fn", "selective_scan_ref"),
         ".mamba_ssm": ("mamba_inner_fn",),

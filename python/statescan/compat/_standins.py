@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from typing import Any
 
 from .._extras import naming_torch
-from . import _replacing
+from . import _recurrent_gemma, _replacing
 from ._names import MODULES, PACKAGES, VERSIONS, sources
 
 # names that `transformers` finds other functions under
@@ -150,6 +150,7 @@ class Installation:
                 _drop(_BEFORE_BROKEN, _replacing.BROKEN)
             if not _WANTED:
                 _drop(_STAND_INS, PACKAGES)
+                _recurrent_gemma.put_back()
 
 
 # the calls of `install` that were not undone; `_replacing.LOCK` guards them
@@ -174,9 +175,9 @@ def install(*, replace: bool = False) -> Installation:
     """Lets code that imports the operations, layers, blocks or models of `mamba_ssm`, `causal_conv1d`, `lrnnx` or `nkilib` run on
     this package where those are not installed. What is not here fails to be imported, with a sentence that names what to install.
 
-    Without `replace` it only adds an entry at the end of `sys.meta_path`: nothing is imported now, and a package that is
-    installed is left alone. Call it before the code that imports them. Models of `transformers` look for them when their module
-    is first imported.
+    Without `replace` it only adds entries to `sys.meta_path`: nothing is imported now, and a package that is installed is left
+    alone. Call it before the code that imports them. Models of `transformers` look for them when their module is first imported;
+    of RecurrentGemma the loop over tokens is replaced in any case.
 
     Args:
         replace: whether functions of packages that are installed run on this one, too, wherever they have been imported already.
@@ -197,6 +198,7 @@ def install(*, replace: bool = False) -> Installation:
         is_first = _STAND_INS not in sys.meta_path
         if is_first:
             sys.meta_path.append(_STAND_INS)
+            _recurrent_gemma.put()
         if replace:
             _replacing.replace(_STAND_INS)
             if _replacing.BROKEN and _BEFORE_BROKEN not in sys.meta_path:
@@ -243,6 +245,8 @@ def report() -> Report:
     for_models = sys.modules.get(f"{__package__}._transformers")
     chosen = [] if for_models is None else [name for name in for_models.CHOSEN if name in sys.modules]
     found.update({name: "statescan" for name in sorted(chosen)})
+    if _recurrent_gemma.is_ours():
+        found[_recurrent_gemma.MODULE] = "statescan for the loop over tokens"
     found.update({name: f"its own functions, it was imported before install(): {_CURE}" for name in _late()})
     return found
 

@@ -3,7 +3,7 @@
 `simplified_scan_fn` and `s5_inner_fn` are this package's own, which extend the origin's by keywords.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from ..functions import s5_inner_fn, simplified_scan_fn
 from ..nn._checks import check_shape
 from . import references
 from ._shared import scan
+from .lrnnx_rules import state_update
 
 __all__ = [
     "s5_inner_fn",
@@ -90,9 +91,16 @@ def selective_state_update(
     dt_softplus: bool = False,
     deltaA: Tensor | None = None,
     state_batch_indices: Tensor | None = None,
-    discretization: Discretization = "mamba",
+    discretization: Discretization | Literal["rglru", "s7"] = "mamba",
 ) -> Tensor:
-    """One step of the scan; shapes as in `statescan.selective_state_update`."""
+    """One step of the scan; shapes as in `statescan.selective_state_update`. The rules "rglru" and "s7" are those of RG-LRU and
+    S7, for a state of (batch, dim, dstate) and nothing that they do not need."""
+    if discretization in ("rglru", "s7"):
+        more = {"D": D, "z": z, "dt_bias": dt_bias, "deltaA": deltaA, "state_batch_indices": state_batch_indices}
+        for name, given in {**more, "dt_softplus": dt_softplus or None}.items():
+            if given is not None:
+                raise NotImplementedError(f"selective_state_update of statescan has no `{name}` with {discretization!r}")
+        return state_update(state, x, dt, A, B, C, discretization)
     return functions.selective_state_update(
         state,
         x,
