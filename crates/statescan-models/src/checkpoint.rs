@@ -214,6 +214,18 @@ impl Checkpoint {
         }
     }
 
+    /// Gives the tensors whose names have a prefix another one.
+    pub(crate) fn rename_all(&mut self, prefix: &str, to: &str) {
+        let old = std::mem::take(&mut self.tensors);
+        let name = |name: String| name.strip_prefix(prefix).map(|rest| format!("{to}{rest}")).unwrap_or(name);
+        self.tensors = old.into_iter().map(|(old, entry)| (name(old), entry)).collect();
+    }
+
+    /// Leaves out the tensors whose names have one of some prefixes.
+    pub(crate) fn leave_out(&mut self, prefixes: &[&str]) {
+        self.tensors.retain(|name, _| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    }
+
     /// Leaves a tensor that was taken out of the model's weights.
     pub(crate) fn forget(&mut self, name: &str) {
         self.taken.remove(name);

@@ -14,6 +14,7 @@ use crate::fields::{Fields, standard_json};
 use crate::files::{make_folder, read_text, write_aside};
 pub use hybrid::{Attention, FeedForward, HeadNorms, Scales};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -220,7 +221,8 @@ impl Config {
         let format = |why: String| Error::Format { path: path.to_owned(), expected: "a model's configuration", why };
         let json: Value = serde_json::from_str(&standard_json(text)).map_err(|error| format(error.to_string()))?;
         let map = json.as_object().ok_or_else(|| format("it is no object".into()))?;
-        let fields = Fields::new(path, map);
+        let map = text_settings(map);
+        let fields = Fields::new(path, &map);
         if !fields.has("model_type") && fields.has("d_model") {
             return mamba_ssm::read(&fields);
         }
@@ -301,6 +303,21 @@ pub(crate) use names::HEAD;
 
 /// The file of a configuration in its folder.
 pub(crate) const FILE: &str = "config.json";
+
+/// The settings of the part of a model that reads and writes text, of one that also sees; other settings as they are.
+pub(crate) fn text_settings(settings: &Map<String, Value>) -> Cow<'_, Map<String, Value>> {
+    const WITH_PICTURES: &str = "qwen3_5";
+    let Some(text) = settings.get("text_config").and_then(Value::as_object) else { return Cow::Borrowed(settings) };
+    if settings.get("model_type").and_then(Value::as_str) != Some(WITH_PICTURES) {
+        return Cow::Borrowed(settings);
+    }
+    let mut text = text.clone();
+    // what the whole model says goes before what a part of it does
+    for key in ["tie_word_embeddings", "quantization_config"] {
+        text.extend(settings.get(key).map(|value| (key.to_owned(), value.clone())));
+    }
+    Cow::Owned(text)
+}
 
 /// Writes settings as the `config.json` of a folder.
 pub(crate) fn save_json(folder: &Path, json: Map<String, Value>) -> Result<()> {

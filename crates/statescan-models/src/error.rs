@@ -30,14 +30,6 @@ pub enum Error {
         /// How much.
         gigabytes: f64,
     },
-    /// Something that models of a family do not have here.
-    #[error("models of `{family}` {what}")]
-    Lacks {
-        /// The family.
-        family: &'static str,
-        /// What they do not, and why, in words.
-        what: &'static str,
-    },
     /// A file is not what its name says.
     #[error("{}: it is not {expected}: {why}", path.display())]
     Format {

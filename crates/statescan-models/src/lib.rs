@@ -1,5 +1,5 @@
-//! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, and hybrids of Mamba-2 with layers of
-//! attention, on the CPU and on NVIDIA GPUs; hybrids of the gated delta rule on the CPU.
+//! Language models on statescan: `mamba`, `falcon_mamba` and `mamba2` from folders of `transformers` or `mamba_ssm`, and hybrids of Mamba-2 or of
+//! the gated delta rule with layers of attention, on the CPU and on NVIDIA GPUs.
 //!
 //! ```no_run
 //! use statescan::Exec;

@@ -12,7 +12,7 @@ pub(crate) mod whole;
 pub(crate) use score::surprise;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{Config, HEAD, Package};
+use crate::config::{Config, Family, HEAD, Package, text_settings};
 use crate::error::{Error, Result};
 use crate::fields::standard_json;
 use crate::memory;
@@ -105,7 +105,8 @@ impl Model {
 
     fn of_files(path: &Path, text: &str, weights: Checkpoint) -> Result<Self> {
         let config = Config::parse(path, text, weights.channels())?;
-        let settings = serde_json::from_str(&standard_json(text)).unwrap_or_default();
+        let settings: Map<String, Value> = serde_json::from_str(&standard_json(text)).unwrap_or_default();
+        let settings = text_settings(&settings).into_owned();
         Ok(Model { settings, ..Self::take(config, weights)? })
     }
 
@@ -131,6 +132,11 @@ impl Model {
     fn take(mut config: Config, mut from: Checkpoint) -> Result<Self> {
         config.check()?;
         memory::check("a state of this model", config.state_bytes())?;
+        if config.family == Family::Qwen35 {
+            // other parts of a model that also sees, and layers that guess further tokens
+            from.leave_out(&["model.visual.", "mtp."]);
+            from.rename_all("model.language_model.", "model.");
+        }
         for (parts, name) in config.stored_otherwise() {
             from.join(&parts, &[1, config.width], &name)?;
         }

@@ -1,7 +1,7 @@
 //! Consequences of a configuration: whether its sizes fit together, names and shapes of weights.
 
 use super::names::HEAD;
-use super::{Attention, Config, Kind, Scales, expressible};
+use super::{Attention, Config, HeadNorms, Kind, Scales, expressible};
 use crate::error::{Error, Result};
 use crate::fields::LARGEST;
 
@@ -56,11 +56,14 @@ impl Config {
             );
         }
         check(self.layers.len().is_multiple_of(2), "layers", "pairs of a mixer and a feed-forward layer", self.layers.len())?;
-        let Attention { heads, kv_heads, headdim, rotary, .. } = self.attention;
+        let Attention { heads, kv_heads, headdim, rotary, norms, gate, .. } = self.attention;
         let sizes = [("attention.heads", heads), ("attention.kv_heads", kv_heads), ("attention.headdim", headdim)];
         for (key, size) in [&sizes[..], &[("feed_forward.hidden", self.feed_forward.hidden)]].concat() {
             check((1..=LARGEST).contains(&(size as u64)), key, "an integer from 1 to 16777216", size)?;
         }
+        expressible(self, !gate || norms == HeadNorms::Each, "attention.gate", "false without norms of each head", gate)?;
+        let (behind, residual) = ((0..self.layers.len()).any(|layer| self.norm_is_behind(layer)), self.scales.residual);
+        expressible(self, !behind || residual == 1.0, "scales.residual", "1 where norms follow layers", residual)?;
         check(heads.is_multiple_of(kv_heads), "attention.kv_heads", "a divisor of the heads of queries", kv_heads)?;
         check(rotary <= headdim && rotary.is_multiple_of(2), "attention.rotary", "even, and at most a head's numbers", rotary)
     }
@@ -68,23 +71,6 @@ impl Config {
     /// Whether scans have a decay for each head, as in Mamba-2 and the delta rule, and not for each channel.
     pub(crate) fn has_heads(&self) -> bool {
         matches!(self.family.scan(), Kind::Mamba2 | Kind::GatedDelta)
-    }
-
-    /// Refuses models that GPUs have no kernels for.
-    pub(crate) fn check_device(&self) -> Result<()> {
-        self.lacks("do not run on GPUs: there are no kernels for their steps, nor for norms and gates of attention")
-    }
-
-    /// Refuses models that cannot be trained.
-    pub(crate) fn check_trained(&self) -> Result<()> {
-        self.lacks("are not trained: there is no way back through norms and gates of attention")
-    }
-
-    fn lacks(&self, what: &'static str) -> Result<()> {
-        match self.family.scan() {
-            Kind::GatedDelta => Err(Error::Lacks { family: self.family.name(), what }),
-            _ => Ok(()),
-        }
     }
 
     /// Refuses tokens beyond the vocabulary.

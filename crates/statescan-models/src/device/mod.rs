@@ -14,7 +14,9 @@ mod weights;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::kernels::Products;
-use crate::kernels::hybrid::{accumulate, gate, gate_backward, rotate, softmax, softmax_backward};
+use crate::kernels::hybrid::{
+    accumulate, gate, gate_backward, output_gate, output_gate_backward, rotate, softmax, softmax_backward,
+};
 use crate::kernels::training::{clear, column_sums, column_sums_workspace_len};
 use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Run};
 use crate::model::whole::{BlockRooms, Whole};
@@ -51,7 +53,6 @@ struct Shared {
 impl Shared {
     fn new(exec: &Exec, model: &Model, dtype: DType) -> Result<Self> {
         let config = model.config().clone();
-        config.check_device()?;
         let products = Products::new(exec)?;
         let weights = Weights::new(exec, model, dtype)?;
         let step = Mutex::new(Step::new(exec, &config)?);
@@ -137,6 +138,20 @@ impl Device for Shared {
 
     fn gate_backward(&self, both: View<'_>, dy: View<'_>, dboth: &mut ViewMut<'_>) -> Result<()> {
         Ok(gate_backward(&self.exec, both, dy, dboth)?)
+    }
+
+    fn output_gate(&self, queries: View<'_>, headdim: usize, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(output_gate(&self.exec, queries, headdim, y)?)
+    }
+
+    fn output_gate_backward(
+        &self,
+        from: [View<'_>; 2],
+        headdim: usize,
+        dy: &mut ViewMut<'_>,
+        dqueries: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        Ok(output_gate_backward(&self.exec, from, headdim, dy, dqueries)?)
     }
 
     fn accumulate(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {

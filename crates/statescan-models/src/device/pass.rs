@@ -4,6 +4,7 @@ use super::state::DeviceState;
 use super::{PassRooms, Shared, lock};
 use crate::error::{Error, Result};
 use crate::kernels::embedding;
+use crate::kernels::hybrid::accumulate;
 use crate::mixer::{Linear, Steps};
 use crate::model::Logits;
 use crate::model::whole::BlockRooms;
@@ -99,6 +100,13 @@ impl Shared {
         for layer in 0..self.config.layers.len() {
             let part = state.part(steps, layer);
             let Linear { weight, bias } = whole.mix(layer, part, stream.of(rows), rooms, false)?;
+            if self.config.norm_is_behind(layer) {
+                let BlockRooms { behind, added, .. } = &mut *rooms;
+                added.grow(&self.exec, DType::F32, rows, self.config.dim)?;
+                whole.norm(layer).forward(behind.of(rows), added.of_mut(rows))?;
+                accumulate(&self.exec, added.of(rows), &mut stream.of_mut(rows))?;
+                continue;
+            }
             let x = rooms.mixer.mixed.of(rows);
             self.products.add_multiple(x, weight, bias, scales.residual, &mut stream.of_mut(rows))?;
         }

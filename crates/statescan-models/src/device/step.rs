@@ -25,6 +25,8 @@ pub(super) struct Step {
     stream: Tensor,
     /// The values that kernels of mixers hand on.
     rooms: [Tensor; 3],
+    /// A row before and after a norm behind a layer.
+    behind: Tensor,
     /// Tokens that came before, where a layer keeps something of each.
     position: Tensor,
     logits: Tensor,
@@ -45,6 +47,7 @@ impl Step {
             known: None,
             stream: Tensor::zeros(exec, DType::F32, &[1, config.dim])?,
             rooms: [room(rooms[0])?, room(rooms[1])?, room(rooms[2])?],
+            behind: Tensor::zeros(exec, DType::F32, &[2, config.dim])?,
             logits: room(config.vocab)?,
             position: Tensor::zeros(exec, DType::I32, &[1])?,
             most_likely: Landing::new(exec, 1)?,
@@ -124,10 +127,13 @@ impl Shared {
         let (config, block, mix) = (&self.config, &self.weights.blocks[layer], self.config.layers[layer].mix());
         let mut sizes = mix.rooms(config).into_iter();
         let rooms = step.rooms.each_mut().map(|room| room.view_mut().slice(0, 0..sizes.next().unwrap_or_default()));
+        let (norm, is_behind) = (block.norm.view(), config.norm_is_behind(layer));
+        let before = Before::Norm { weight: norm, groups: 1, eps: config.eps };
         let row = Row {
             exec: &self.exec,
             config,
-            norm: Before::Norm { weight: block.norm.view(), groups: 1, eps: config.eps },
+            norm: if is_behind { Before::Nothing } else { before },
+            behind: is_behind.then(|| (norm, step.behind.view_mut())),
             stream: step.stream.view_mut().index(0, 0),
             weights: block.mixer.iter().map(Tensor::view).collect(),
             derived: block.derived.iter().map(Tensor::view).collect(),

@@ -5,12 +5,14 @@ use super::{Shared, lock};
 use crate::config::Config;
 use crate::error::Result;
 use crate::kernels::training::{AdamW, Form, Optimizer, Param, scale_by};
+use crate::mixer::Role;
 use crate::model::Model;
 use crate::model::backward::TrainingRooms;
 use crate::model::rows::{Dropout, Rows};
 use crate::tensors::{Array, Tensors, zeros_like};
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
+use std::collections::HashMap;
 
 /// A model in training on a GPU. Weights, gradients and moments are f32; activations and what products multiply have the type that it was made for.
 pub struct DeviceTraining {
@@ -86,9 +88,10 @@ impl DeviceTraining {
     /// All weights, with what is used in their places.
     fn params(&mut self) -> (&mut Optimizer, Vec<Param<'_>>) {
         let DeviceTraining { shared, weights, gradients, optimizer, .. } = self;
+        let forms = forms(&shared.config);
         let mut used = shared.weights.tensors_mut(&shared.config);
         let all = weights.iter_mut().map(|Trained { name, weight, first, second }| {
-            let form = if name.ends_with(".A_log") { Form::Decay } else { Form::Same };
+            let form = forms.get(name).copied().unwrap_or(Form::Same);
             let used = used.remove(name).expect("what the model is made of has the names of its weights");
             Param {
                 weight: weight.view_mut(),
@@ -163,9 +166,30 @@ impl DeviceTraining {
     }
 }
 
+/// The forms in which a model computes with weights that it does not use as they are stored, by names.
+fn forms(config: &Config) -> HashMap<String, Form> {
+    let shifted = config.norm_offset() != 0.0;
+    let mut all = HashMap::new();
+    for (layer, kind) in config.layers.iter().enumerate() {
+        let prefix = config.prefix(layer);
+        for named in kind.weights(config) {
+            let form = match named.role {
+                Role::Decay => Form::Decay,
+                Role::Norm if shifted => Form::OnePlus,
+                _ => continue,
+            };
+            all.insert(format!("{prefix}{}", named.name), form);
+        }
+        all.extend(shifted.then(|| (config.norm(layer), Form::OnePlus)));
+    }
+    all.extend(shifted.then(|| (config.last_norm().to_owned(), Form::OnePlus)));
+    all
+}
+
 /// Only projections lose weight: norms, biases, decays, skips and filters mean something by their size.
 pub(crate) fn decays(name: &str) -> bool {
-    ["proj.weight", "_linear.weight", "lora_A.weight", "lora_B.weight"].iter().any(|end| name.ends_with(end))
+    let of_layer = name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
+    of_layer.is_some_and(|layer| layer.contains("proj") || layer.ends_with("_linear") || layer.starts_with("lora_"))
 }
 
 impl super::DeviceModel {

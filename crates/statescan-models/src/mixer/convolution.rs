@@ -47,7 +47,7 @@ pub(super) fn states(config: &Config) -> Vec<StateShape> {
 }
 
 /// Products with the columns of their results, which lie behind one another.
-fn apart<'p>(products: &[Linear<View<'p>>]) -> impl Iterator<Item = (Linear<View<'p>>, Range<usize>)> {
+pub(super) fn apart<'p>(products: &[Linear<View<'p>>]) -> impl Iterator<Item = (Linear<View<'p>>, Range<usize>)> {
     products.iter().scan(0, |end, &product| {
         let start = *end;
         *end += product.weight.shape()[0];

@@ -55,6 +55,18 @@ pub(crate) trait Device {
     /// From the gradients by `y` to those by gates and by ups.
     fn gate_backward(&self, both: View<'_>, dy: View<'_>, dboth: &mut ViewMut<'_>) -> Result<()>;
 
+    /// `y = y sigmoid(gates)`, in f32: heads whose gates lie behind the queries of each, as many numbers.
+    fn output_gate(&self, queries: View<'_>, headdim: usize, y: &mut ViewMut<'_>) -> Result<()>;
+
+    /// From the gradients by the results, `gated`, to those by what was multiplied, in place, and by the gates, which lie as those in `queries` do.
+    fn output_gate_backward(
+        &self,
+        from: [View<'_>; 2],
+        headdim: usize,
+        dy: &mut ViewMut<'_>,
+        dqueries: &mut ViewMut<'_>,
+    ) -> Result<()>;
+
     /// Adds a matrix in f32, or the transpose of one, to rows.
     fn accumulate(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()>;
 

@@ -73,8 +73,26 @@ impl Device for Host<'_> {
         }
         Ok(())
     }
+
     fn gate_backward(&self, both: View<'_>, dy: View<'_>, dboth: &mut ViewMut<'_>) -> Result<()> {
         numbers::gate_backward(&both, &dy, dboth);
+        Ok(())
+    }
+
+    fn output_gate(&self, queries: View<'_>, headdim: usize, y: &mut ViewMut<'_>) -> Result<()> {
+        numbers::output_gate(&queries, headdim, y);
+        Ok(())
+    }
+
+    fn output_gate_backward(
+        &self,
+        [queries, gated]: [View<'_>; 2],
+        headdim: usize,
+        dy: &mut ViewMut<'_>,
+        dqueries: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        numbers::output_gate_backward([&queries, &gated], headdim, dqueries, &dy.as_view());
+        numbers::output_gate(&queries, headdim, dy);
         Ok(())
     }
 

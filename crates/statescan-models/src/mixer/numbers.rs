@@ -75,10 +75,23 @@ pub(super) fn softmax_backward(gradients: &mut ViewMut<'_>, shares: &View<'_>, s
     }
 }
 
-/// Multiplies rows by the sigmoid of others.
-pub(super) fn sigmoid_gate(gates: &View<'_>, y: &mut ViewMut<'_>) {
-    for (y, gates) in rows_mut::<f32>(y).zip(rows::<f32>(gates)) {
-        y.iter_mut().zip(gates).for_each(|(y, &gate)| *y *= sigmoid(gate));
+/// Multiplies heads by the sigmoid of their gates, which lie behind the queries of each.
+pub(super) fn output_gate(queries: &View<'_>, headdim: usize, y: &mut ViewMut<'_>) {
+    for (y, queries) in rows_mut::<f32>(y).zip(rows::<f32>(queries)) {
+        for (y, head) in y.chunks_exact_mut(headdim).zip(queries.chunks_exact(2 * headdim)) {
+            y.iter_mut().zip(&head[headdim..]).for_each(|(y, &gate)| *y *= sigmoid(gate));
+        }
+    }
+}
+
+/// The gradients by these gates, from gated heads and the gradients by them.
+pub(super) fn output_gate_backward([queries, gated]: [&View<'_>; 2], headdim: usize, to: &mut ViewMut<'_>, dy: &View<'_>) {
+    let all = rows_mut::<f32>(to).zip(rows::<f32>(queries)).zip(rows::<f32>(gated).zip(rows::<f32>(dy)));
+    for ((to, queries), (gated, dy)) in all {
+        for (i, (y, d)) in gated.iter().zip(dy).enumerate() {
+            let own = i / headdim * 2 * headdim + headdim + i % headdim;
+            to[own] = d * y * sigmoid(-queries[own]);
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use super::weights::Linear;
 use crate::config::Config;
 use crate::error::Result;
+use crate::kernels::hybrid::accumulate;
 use crate::kernels::{Before, RowProduct, row_product};
+use crate::norms::StreamNorm;
 use statescan::{Exec, View, ViewMut};
 
 /// The kernels of one kind for one row. Everything that they hand on is f32.
@@ -19,8 +21,9 @@ pub(crate) trait OneRow {
 pub(crate) struct Row<'r> {
     pub(crate) exec: &'r Exec,
     pub(crate) config: &'r Config,
-    /// The norm in front of the mixer.
+    /// The norm in front of the mixer, and the weight of the one behind it, with rows (2, dim) for its input and its results: it has one of them.
     pub(crate) norm: Before<'r>,
+    pub(crate) behind: Option<(View<'r>, ViewMut<'r>)>,
     /// The stream, (dim), which the mixer adds to.
     pub(crate) stream: ViewMut<'r>,
     /// Weights in the order in which the kind names them, and what it derives from them.
@@ -39,7 +42,7 @@ impl Row<'_> {
         Ok(row_product(self.exec, &product, None, to)?)
     }
 
-    /// Adds the last product, of `x`, to the stream. `moved` is a convolution whose state moves on by its input.
+    /// Adds the last product, of `x`, to the stream, with the norm that follows it. `moved` is a convolution whose state moves on by its input.
     pub(super) fn add(
         &mut self,
         Linear { weight, bias }: Linear<View<'_>>,
@@ -47,6 +50,14 @@ impl Row<'_> {
         x: View<'_>,
         moved: Option<(View<'_>, &mut ViewMut<'_>)>,
     ) -> Result<()> {
+        if let Some((norm, rows)) = &mut self.behind {
+            let (mut y, mut normed) = rows.reborrow().split_at(0, 1);
+            let product = RowProduct { before, bias, ..RowProduct::new(weight, x) };
+            row_product(self.exec, &product, moved, &mut y.reborrow().index(0, 0))?;
+            let norm = StreamNorm { exec: self.exec, weight: *norm, eps: self.config.eps };
+            norm.forward(y.as_view(), normed.reborrow())?;
+            return Ok(accumulate(self.exec, normed.as_view(), &mut self.stream.reborrow().split(0, 1))?);
+        }
         let factor = self.config.scales.residual;
         let product = RowProduct { before, factor, bias, add: true, ..RowProduct::new(weight, x) };
         Ok(row_product(self.exec, &product, moved, &mut self.stream)?)

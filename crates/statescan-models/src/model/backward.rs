@@ -4,7 +4,7 @@ use super::rows::{Dropout, Rows};
 use super::whole::{Added, BlockRooms, LogitRows, Whole};
 use crate::config::Config;
 use crate::error::Result;
-use crate::kernels::training::TokenRows;
+use crate::kernels::training::{TokenRows, Zeros};
 use crate::mixer::{Back, Linear, Multiplied, Part, Role, Room, Rooms, Steps, Written};
 use crate::norms::OfStream;
 use statescan::tensor::Tensor;
@@ -140,9 +140,16 @@ impl<T: Written> Batch<'_, T> {
             let product = of.mix(layer, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
             let TrainingRooms { streams, dstream: [room, _], .. } = &mut *self.back;
             let (before, after) = streams.split_at_mut(layer + 1);
-            let x = self.rooms.mixer.mixed.of(rows);
-            let added = Added { x, product, factor: scales.residual, zeros: self.dropout.zeros(layer) };
-            device.add(added, before[layer].of(rows), &mut after[0].of_mut(rows), &mut room.of_mut(rows))?;
+            let (zeros, factor, y) = (self.dropout.zeros(layer), scales.residual, &mut after[0].of_mut(rows));
+            let (before, room) = (before[layer].of(rows), &mut room.of_mut(rows));
+            if of.config.norm_is_behind(layer) {
+                of.norm(layer).forward(self.rooms.behind.of(rows), room.reborrow())?;
+                device.dropout(room.as_view(), zeros, factor, y)?;
+                device.accumulate(before, y)?;
+            } else {
+                let x = self.rooms.mixer.mixed.of(rows);
+                device.add(Added { x, product, factor, zeros }, before, y, room)?;
+            }
             self.change_rooms(layer);
         }
         Ok(())
@@ -188,11 +195,10 @@ impl<T: Written> Batch<'_, T> {
     /// Gradients by the weight of a norm, whose name is given, and by the stream in front of it: that by the norm's results is `dnormed`, that by the stream
     /// behind, which it is added to, is there already but for the head. The block in front gets it in its type too, with its zeros and its factor.
     fn norm_backward(&mut self, at: usize, name: &str) -> Result<()> {
-        let (of, rows) = (self.of, self.steps.rows());
+        let (of, rows, zeros) = (self.of, self.steps.rows(), self.zeros_in_front(at));
         let TrainingRooms { streams, dstream, dmixed, dnormed, zeros: row, mixer, .. } = &mut *self.back;
         let ([behind, front], factor) = (&mut *dstream, of.config.scales.residual);
         let behind = (at < of.mixers.len()).then(|| behind.of(rows));
-        let zeros = at.checked_sub(1).and_then(|front| self.dropout.zeros(front));
         let changes = zeros.is_some() || factor != 1.0;
         let into = OfStream {
             front: front.of_mut(rows),
@@ -208,6 +214,37 @@ impl<T: Written> Batch<'_, T> {
         Ok(())
     }
 
+    /// The zeros in what the block in front of a place has added.
+    fn zeros_in_front(&self, at: usize) -> Option<Zeros> {
+        at.checked_sub(1).and_then(|front| self.dropout.zeros(front))
+    }
+
+    /// From the gradient by what a norm behind a block has given, `dmixed`, to that by what the block gives it, in its place, and by the norm's weight.
+    fn norm_behind_backward(&mut self, layer: usize, name: &str) -> Result<()> {
+        let (of, rows) = (self.of, self.steps.rows());
+        let TrainingRooms { dstream: [_, front], dmixed, dnormed, zeros, mixer, .. } = &mut *self.back;
+        let into =
+            OfStream { front: front.of_mut(rows), rounded: Some(dnormed.of_mut(rows)), weight: slot(self.gradients, name) };
+        let (x, row) = (self.rooms.behind.of(rows), zeros.as_ref().expect("grown before it is used").view());
+        of.norm(layer).backward(x, dmixed.of(rows), None, into, row, &mut mixer.workspace)?;
+        std::mem::swap(dmixed, dnormed);
+        Ok(())
+    }
+
+    /// The gradient by the stream in front of a block that has no norm there: that by the stream behind it and that by the rows that the block has read,
+    /// `dnormed`.
+    fn without_norm(&mut self, layer: usize) -> Result<()> {
+        let (of, rows, zeros) = (self.of, self.steps.rows(), self.zeros_in_front(layer));
+        let TrainingRooms { dstream: [behind, front], dmixed, dnormed, .. } = &mut *self.back;
+        of.device.dropout(dnormed.of(rows), None, 1.0, &mut front.of_mut(rows))?;
+        of.device.accumulate(behind.of(rows), &mut front.of_mut(rows))?;
+        if layer > 0 {
+            of.device.dropout(front.of(rows), zeros, of.config.scales.residual, &mut dmixed.of_mut(rows))?;
+        }
+        self.back.dstream.swap(0, 1);
+        Ok(())
+    }
+
     /// From the gradient by the stream behind a block to that by the stream in front of it.
     fn block(&mut self, layer: usize) -> Result<()> {
         let (of, config, steps) = (self.of, self.of.config, self.steps);
@@ -216,8 +253,12 @@ impl<T: Written> Batch<'_, T> {
         if !self.back.keep {
             of.mix(layer, Part::whole(steps), self.back.streams[layer].of(rows), self.rooms, true)?;
         }
+        let (name, is_behind) = (config.norm(layer), config.norm_is_behind(layer));
+        if is_behind {
+            self.norm_behind_backward(layer, &name)?;
+        }
         let TrainingRooms { dmixed, dnormed, mixer, .. } = &mut *self.back;
-        let BlockRooms { normed, mixer: of_mixer } = &mut *self.rooms;
+        let BlockRooms { normed, mixer: of_mixer, .. } = &mut *self.rooms;
         let back = Back {
             steps,
             x: normed.of(rows),
@@ -232,7 +273,11 @@ impl<T: Written> Batch<'_, T> {
             // A = -exp(A_log) is its own derivative
             of.device.scale(&mut slot(self.gradients, &format!("{prefix}{}", named.name)), *decays)?;
         }
-        self.norm_backward(layer, &config.norm(layer))?;
+        if is_behind {
+            self.without_norm(layer)?
+        } else {
+            self.norm_backward(layer, &name)?
+        };
         self.change_rooms(layer);
         Ok(())
     }

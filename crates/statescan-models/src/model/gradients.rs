@@ -34,7 +34,6 @@ impl Model {
             let (op, argument, expected, got) = ("loss_and_gradients", "weights", "f32", self.embedding.dtype());
             return Err(statescan::Error::DType { op, argument, expected, got }.into());
         }
-        self.config.check_trained()?;
         self.check_tokens(exec, tokens)?;
         for (name, shape) in self.config.tensors() {
             let expected = shape.iter().product();

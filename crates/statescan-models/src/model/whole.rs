@@ -27,7 +27,8 @@ impl<'m> Whole<'m> {
         StreamNorm { exec: self.device.exec(), weight: self.norms[at], eps: self.config.eps }
     }
 
-    /// A layer from rows of the stream to those that its last product takes; gives that product.
+    /// A layer from rows of the stream to those that its last product takes; gives that product. Where the norm of the layer is behind it, the results of the
+    /// product are there too.
     pub(crate) fn mix(
         &self,
         layer: usize,
@@ -36,10 +37,17 @@ impl<'m> Whole<'m> {
         rooms: &mut BlockRooms,
         keep: bool,
     ) -> Result<Linear<View<'m>>> {
-        let (rows, BlockRooms { normed, mixer }) = (part.steps.rows(), rooms);
+        let (rows, BlockRooms { normed, mixer, behind, .. }) = (part.steps.rows(), rooms);
         normed.grow(self.device.exec(), self.dtype, rows, self.config.dim)?;
-        self.norm(layer).forward(stream, normed.of_mut(rows))?;
-        self.mixers[layer].forward(normed.of(rows), vec![part], mixer, keep)
+        if !self.config.norm_is_behind(layer) {
+            self.norm(layer).forward(stream, normed.of_mut(rows))?;
+            return self.mixers[layer].forward(normed.of(rows), vec![part], mixer, keep);
+        }
+        behind.grow(self.device.exec(), DType::F32, rows, self.config.dim)?;
+        self.device.dropout(stream, None, 1.0, &mut normed.of_mut(rows))?;
+        let last = self.mixers[layer].forward(normed.of(rows), vec![part], mixer, keep)?;
+        self.device.product(mixer.mixed.of(rows), last, &mut behind.of_mut(rows))?;
+        Ok(last)
     }
 
     /// The products of the head with rows of the stream, which are normalized first: logits, but for what divides them.
@@ -54,6 +62,10 @@ impl<'m> Whole<'m> {
 pub(crate) struct BlockRooms {
     pub(crate) normed: Room,
     pub(crate) mixer: Rooms,
+    /// The results of the last product, where a norm follows it.
+    pub(crate) behind: Room,
+    /// These results normed, where they are added to the stream in place.
+    pub(crate) added: Room,
 }
 
 /// The term that a layer adds to the stream: its last product, of rows `x`, times a factor, with random zeros.

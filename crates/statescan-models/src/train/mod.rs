@@ -84,7 +84,6 @@ impl Trainer {
     fn begin(options: Options, config: Config, corpus: Corpus, from: Option<&Model>) -> Result<Self> {
         options.check()?;
         config.check()?;
-        config.check_trained()?;
         let corpus = corpus.of(config.vocab);
         corpus.check(&config, options.seqlen)?;
         memory::check("this training", config.training_bytes(options.batch.saturating_mul(options.seqlen)))?;

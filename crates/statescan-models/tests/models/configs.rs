@@ -450,12 +450,19 @@ fn configurations_that_are_made_can_be_written_and_read() {
     refused_hybrid(|config| config.layers.truncate(5), "`layers` must be pairs of a mixer and a feed-forward layer, got 5");
     let refused_delta = |change: fn(&mut Config), with: &str| refused(qwen.clone(), change, with);
     refused_delta(|config| config.attention.gate = false, "`attention.gate` of this model: it must be that of its family");
-    refused_delta(|config| config.attention.norms = HeadNorms::None, "`attention.norms` of this model");
+    refused_delta(|config| config.attention.norms = HeadNorms::All, "`attention.gate` of this model: it must be false without");
+    let none = |config: &mut Config| (config.attention.norms, config.attention.gate) = (HeadNorms::None, false);
+    refused_delta(none, "`attention.norms` of this model");
     refused_delta(|config| config.attention.rotary = 0, "`attention.rotary` of this model");
     refused_delta(|config| config.allow_neg_eigval = true, "`allow_neg_eigval` of this model: it must be false");
     refused_delta(|config| config.conv_bias = true, "`bias` of this model: it must be false");
     refused_delta(|config| config.mixer_eps = 1e-3, "`mixer_eps` of this model: it must be that of its family");
     refused_delta(|config| config.dstate = 300, "`dstate` must be at most 256 with the delta rule, got 300");
+    refused(
+        olmo.clone(),
+        |config| config.scales.residual = 0.5,
+        "`scales.residual` of this model: it must be 1 where norms follow",
+    );
     refused(olmo, |config| config.attention.rotary = 4, "`attention.rotary` of this model");
     refused(Config::mamba(9, 32, 1), |config| config.layers = hybrid_layers(), "`layers` must be of kinds");
     refused(

@@ -74,8 +74,11 @@ fn models_of_transformers_give_their_logits_and_tokens_on_a_gpu() {
     for folder in ["hf_mamba", "hf_mamba2"].into_iter().filter_map(common::shared) {
         check_folder(&exec, &folder, true);
     }
-    for name in ["falcon_mamba", "mamba2_groups", "bamba", "granite_hybrid"] {
-        check_folder(&exec, &common::own(name), ["bamba", "granite_hybrid"].contains(&name));
+    for name in ["falcon_mamba", "mamba2_groups"] {
+        check_folder(&exec, &common::own(name), false);
+    }
+    for name in ["bamba", "granite_hybrid", "qwen3_5", "olmo_hybrid", "olmo_hybrid_plain"] {
+        check_folder(&exec, &common::own(name), true);
     }
 }
 
@@ -255,11 +258,7 @@ fn what_does_not_fit_a_model_on_a_gpu_is_refused_with_a_sentence() {
 fn gradients_on_a_gpu_are_those_of_the_cpu() {
     let Some(exec) = gpu() else { return };
     for kind in common::FAMILIES {
-        let mut folder = Folder::of(kind);
-        // Norms of rows near zero make numbers of rounding errors: with the usual term under the root, rounding the weights to bf16 moves the gradient of
-        // such a Mamba-2 by 6 to 8 % of its length, and with this one by 1.5 %.
-        let eps = if folder.config.get("rms_norm_eps").is_some() { "rms_norm_eps" } else { "layer_norm_epsilon" };
-        folder.config[eps] = 0.3.into();
+        let folder = Folder::of(kind).with_wide_norms();
         let model = folder.model();
         let config = model.config();
         let text = common::tokens(3 * 71, config.vocab);
@@ -281,7 +280,9 @@ fn gradients_on_a_gpu_are_those_of_the_cpu() {
                 let (got, largest) = (&got[name].data, expected.data.iter().fold(0f32, |most, g| most.max(g.abs())));
                 let worst = got.iter().zip(&expected.data).map(|(a, b)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() });
                 let worst = worst.fold(0.0, f32::max);
-                let bound = if dtype == DType::F32 { 2e-5 } else { f32::MAX };
+                // sums over steps within the delta rule have terms that are larger than they are
+                let exact = if name.contains("linear_attn") { 1e-4 } else { 2e-5 };
+                let bound = if dtype == DType::F32 { exact } else { f32::MAX };
                 assert!(worst <= bound * largest, "{kind} {dtype}, {name}: {worst:e} of {largest:e}");
             }
             errors.push([(found - loss).abs() / loss.abs(), apart(&got, &expected)]);

@@ -76,6 +76,34 @@ fn folders_of_mamba_ssm_are_the_same_models() {
     }
 }
 
+/// A folder of Qwen 3.5 with pictures, and with layers that guess further tokens, has the text model in parts of its settings and of its names.
+#[test]
+fn a_model_that_also_sees_is_read_as_its_text_model() {
+    let (exec, text) = (Exec::cpu(1), tokens(9, 30));
+    let plain = Folder::of("qwen3_5_text");
+    let expected = plain.model().forward(&exec, &text).unwrap();
+    let mut folder = plain.clone();
+    let part = plain.tensors["model.norm.weight"].clone();
+    let name =
+        |name: &String| name.strip_prefix("model.").map(|rest| format!("model.language_model.{rest}")).unwrap_or(name.clone());
+    folder.tensors = plain.tensors.iter().map(|(old, part)| (name(old), part.clone())).collect();
+    folder.tensors.extend(["model.visual.merger.norm.weight", "mtp.norm.weight"].map(|name| (name.into(), part.clone())));
+    folder.config = json!({"model_type": "qwen3_5", "text_config": plain.config, "vision_config": {"depth": 1}});
+    let model = folder.model();
+    assert_eq!(bits(&model.forward(&exec, &text).unwrap()), bits(&expected));
+    // it is written as a text model
+    let written = tempfile::tempdir().unwrap();
+    model.save(written.path()).unwrap();
+    let again = Model::load(written.path()).unwrap();
+    assert_eq!((again.config().family, again.weights().len()), (Family::Qwen35, plain.tensors.len()));
+    assert_eq!(bits(&again.forward(&exec, &text).unwrap()), bits(&expected));
+    folder.config["quantization_config"] = json!({"bits": 4});
+    assert!(folder.error().contains("`quantization_config`"), "{}", folder.error());
+    let mut bare = plain;
+    bare.config["model_type"] = json!("qwen3_5");
+    assert!(bare.error().contains("`model_type` must be mamba,"), "{}", bare.error());
+}
+
 #[test]
 fn a_tied_head_may_be_stored_as_well() {
     let (exec, text, head) = (Exec::cpu(1), tokens(9, 30), "lm_head.weight");

@@ -1,6 +1,6 @@
 //! Training: what is learned, and going on after a save with the same bits.
 
-use crate::common::{DELTAS, FAMILIES, Folder};
+use crate::common::{FAMILIES, Folder};
 use statescan::{DType, Exec};
 use statescan_models::{Config, Corpus, Lora, Model, Options, Trainer};
 
@@ -264,7 +264,7 @@ fn projections_move_by_small_matrices_alone() {
         let moved = Model::load(folder.path()).unwrap();
         assert_eq!(weights(&moved), weights(&trainer.model().unwrap()), "{kind}: the matrices are merged");
         for ((name, before), (_, after)) in weights(&model).into_iter().zip(weights(&moved)) {
-            let projection = ["proj.weight", "_linear.weight"].iter().any(|end| name.ends_with(end));
+            let projection = name.ends_with(".weight") && ["proj", "_linear."].iter().any(|part| name.contains(part));
             assert_eq!(before != after, projection, "{kind}: {name}");
             if projection {
                 // a product of a column and a row: two rows are multiples of one another
@@ -304,15 +304,5 @@ fn trainings_of_absurd_sizes_are_refused_in_time() {
         std::fs::write(&path, changed).unwrap();
         let error = Trainer::resume(folder.path(), text()).err().unwrap().to_string();
         assert!(error.contains("training.safetensors: the tensor `weights."), "{error}");
-    }
-}
-
-#[test]
-fn models_of_the_delta_rule_are_not_trained() {
-    for kind in DELTAS {
-        let options = Options { batch: 1, seqlen: 4, steps: 1, ..Options::default() };
-        let trainer = Trainer::from_model(options, &Folder::of(kind).model(), vec![1u32; 100]);
-        let error = trainer.err().unwrap().to_string();
-        assert!(error.starts_with(&format!("models of `{kind}` are not trained")), "{error}");
     }
 }

@@ -46,7 +46,7 @@ fn models_of_transformers_give_their_logits_and_tokens() {
 
 #[test]
 fn hybrids_of_transformers_give_their_logits_tokens_and_gradients() {
-    for name in ["bamba", "granite_hybrid"] {
+    for name in ["bamba", "granite_hybrid", "qwen3_5", "olmo_hybrid", "olmo_hybrid_plain"] {
         let folder = common::own(name);
         let model = check_logits(&folder);
         check_greedy(&folder, &model);
@@ -67,15 +67,6 @@ fn hybrids_of_transformers_give_their_logits_tokens_and_gradients() {
             let worst = got.data.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
             assert!(largest > 0.0 && worst <= 1e-4 * largest, "{name} {tensor}: {worst:e} of {largest:e}");
         }
-    }
-}
-
-#[test]
-fn models_of_the_delta_rule_give_the_logits_and_tokens_of_transformers() {
-    for name in ["qwen3_5", "olmo_hybrid", "olmo_hybrid_plain"] {
-        let folder = common::own(name);
-        let model = check_logits(&folder);
-        check_greedy(&folder, &model);
     }
 }
 

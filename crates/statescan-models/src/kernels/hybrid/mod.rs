@@ -6,6 +6,7 @@
 //! | [`rotate`] | rows whose heads are turned by their positions, or back, or copied |
 //! | [`softmax`], [`softmax_backward`] | shares of what each row attends to, from scores |
 //! | [`gate`], [`gate_backward`] | `y = silu(gates) ups` |
+//! | [`output_gate`], [`output_gate_backward`] | what heads attend to times the sigmoid of their gates |
 //! | [`accumulate`] | a matrix added to rows |
 //! | [`attention_step`] | attention of one row between its projections |
 //!
@@ -14,6 +15,7 @@
 
 mod accumulate;
 mod gate;
+mod output_gate;
 mod rotate;
 mod softmax;
 mod step;
@@ -22,6 +24,7 @@ mod tests;
 
 pub use accumulate::accumulate;
 pub use gate::{gate, gate_backward};
+pub use output_gate::{output_gate, output_gate_backward};
 pub use rotate::{Heads, rotate};
 pub use softmax::{softmax, softmax_backward};
 pub use step::{AttentionStep, attention_step};

@@ -20,6 +20,9 @@ fn kernels_of_hybrids_compile() {
         }
         suite.add(&gate::GATE, &gate::kernel(&own, &own, None).unwrap().config, 0);
         suite.add(&gate::GATE_BACKWARD, &gate::kernel(&own, &own, Some(&own)).unwrap().config, 0);
+        for back in [None, Some(&[own; 2])] {
+            suite.add(&output_gate::OUTPUT_GATE, &output_gate::kernel(&own, &wide, 64, back).unwrap().config, 0);
+        }
     }
     suite.add(&softmax::SOFTMAX, &softmax::kernel(&wide, 1, 1.0).unwrap().config, 0);
     suite.add(&softmax::SOFTMAX_BACKWARD, &softmax::backward_kernel(&[wide; 2], 1.0).unwrap().config, 0);
@@ -91,6 +94,40 @@ fn rows_are_turned_and_gated_as_in_plain_loops() -> Result<()> {
             gate(&exec, on_both.view(), &mut y.view_mut())?;
             let gated = both.chunks(2 * columns).flat_map(|row| (0..columns).map(|i| silu(row[i]) * row[columns + i]));
             check(&format!("gate {dtype}"), &numbers(&y)?, &gated.collect::<Vec<_>>(), rounding(dtype));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_heads_attend_to_is_gated_there_and_back_as_in_a_plain_loop() -> Result<()> {
+    let Some(exec) = gpu() else { return Ok(()) };
+    for dtype in TYPES {
+        for (rows, heads, headdim) in [(1, 1, 1), (7, 3, 5), (130, 4, 64)] {
+            let columns = heads * headdim;
+            // rows of wider tensors, whose other columns stay
+            let (queries, on_queries) = random(&exec, dtype, &[rows, 2 * columns + 3], 1);
+            let (y, mut on_y) = random(&exec, DType::F32, &[rows, columns + 1], 2);
+            let (gated, on_gated) = random(&exec, dtype, &[rows, columns], 3);
+            let (old, mut on_dqueries) = random(&exec, dtype, &[rows, 2 * columns + 3], 4);
+            let own = |i: usize| (i / columns, i % columns / headdim * 2 * headdim + headdim + i % headdim);
+            let share = |i: usize| (1.0 + (-queries[own(i).0 * (2 * columns + 3) + own(i).1]).exp()).recip();
+            let of_queries = on_queries.view().slice(1, 0..2 * columns);
+            let (mut expected, mut expected_back) = (y.clone(), old);
+            for i in 0..rows * columns {
+                let d = &mut expected[i / columns * (columns + 1) + i % columns];
+                expected_back[own(i).0 * (2 * columns + 3) + own(i).1] = *d * gated[i] * (1.0 - share(i));
+                *d *= share(i);
+            }
+            let before = on_y.to(&exec)?;
+            output_gate(&exec, of_queries, headdim, &mut on_y.view_mut().slice(1, 0..columns))?;
+            check(&format!("{dtype}"), &numbers(&on_y)?, &expected, 1e-6);
+            on_y = before;
+            let dqueries = &mut on_dqueries.view_mut().slice(1, 0..2 * columns);
+            let from = [of_queries, on_gated.view()];
+            output_gate_backward(&exec, from, headdim, &mut on_y.view_mut().slice(1, 0..columns), dqueries)?;
+            check(&format!("{dtype}, back"), &numbers(&on_y)?, &expected, 1e-6);
+            check(&format!("{dtype}, gates"), &numbers(&on_dqueries)?, &expected_back, rounding(dtype));
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 // A step of AdamW (Loshchilov and Hutter, 2019, algorithm 2) for the numbers of all weights, and what the model computes with in their places: the number
-// itself in another type, or a decay of which it is the logarithm. Without a step only the latter. A block has a part of one weight.
+// itself in another type, one more, or a decay of which it is the logarithm. Without a step only the latter. A block has a part of one weight.
 
 // What the form of an entry says, as adamw.rs puts it there: the type of what the model computes with, and what is so.
-enum Bits : i64 { TYPE = 3, NO_TYPE = 0, OF_BF16 = 2, OF_F16 = 3, DECAYING = 4, ALIGNED = 8, SHRINKING = 16 };
+enum Bits : i64 { TYPE = 3, NO_TYPE = 0, OF_BF16 = 2, OF_F16 = 3, DECAYING = 4, ALIGNED = 8, SHRINKING = 16, ONE_PLUS = 32 };
 
 // Four numbers, or as many as are left.
 struct Some {
@@ -37,6 +37,8 @@ DEVICE void use(const Entry& e, i64 at, Some some, bool whole, int count) {
   if (type == NO_TYPE) return;
   if (e.form & DECAYING)
     for (int j = 0; j < 4; j++) some.v[j] = -expf(some.v[j]);
+  if (e.form & ONE_PLUS)
+    for (int j = 0; j < 4; j++) some.v[j] += 1.f;
   if (type == OF_BF16)
     store(static_cast<bf16*>(e.used) + at, some, whole, count);
   else if (type == OF_F16)

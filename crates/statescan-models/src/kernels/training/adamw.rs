@@ -82,6 +82,8 @@ pub enum Form {
     Same,
     /// `-exp` of it: a decay, of which the weight is the logarithm.
     Decay,
+    /// One more: the weight of a norm that is stored less 1.
+    OnePlus,
 }
 
 /// A parameter and what a step changes it by: f32, dense and of one shape.
@@ -285,7 +287,7 @@ fn dense(argument: &'static str, view: &View<'_>) -> Result<()> {
 }
 
 /// Facts of a weight for the kernels, bit by bit as adamw.cu has it: the type of what the model computes with, whether that is a decay, whether four
-/// numbers can be read at once, whether a step takes something away.
+/// numbers can be read at once, whether a step takes something away, whether one is added.
 fn form(used: Option<(DType, Form)>, aligned: bool, shrinks: bool) -> Result<i64> {
     let dtype = match used.map(|(dtype, _)| dtype) {
         None => 0,
@@ -294,8 +296,9 @@ fn form(used: Option<(DType, Form)>, aligned: bool, shrinks: bool) -> Result<i64
         Some(DType::F16) => 3,
         Some(got) => return Err(Error::DType { op: OP, argument: "used", expected: "f32, bf16 or f16", got }),
     };
-    let decays = used.is_some_and(|(_, form)| form == Form::Decay);
-    Ok(dtype | i64::from(decays) << 2 | i64::from(aligned) << 3 | i64::from(shrinks) << 4)
+    let has = |form| i64::from(used.is_some_and(|(_, used)| used == form));
+    let facts = i64::from(aligned) << 3 | i64::from(shrinks) << 4;
+    Ok(dtype | has(Form::Decay) << 2 | facts | has(Form::OnePlus) << 5)
 }
 
 fn configured<P: Parameter>(threads: usize, blocks: usize, params: P) -> Result<Kernel<P>> {

@@ -258,7 +258,11 @@ impl Weight {
             check(name, &numbers(&self.tensors[at])?, &self.numbers[at], 1e-6);
         }
         let Some((used, form)) = &self.used else { return Ok(()) };
-        let of = |w: &f64| if *form == Form::Decay { -w.exp() } else { *w };
+        let of = |w: &f64| match form {
+            Form::Same => *w,
+            Form::Decay => -w.exp(),
+            Form::OnePlus => 1.0 + w,
+        };
         check("used", &numbers(used)?, &self.numbers[0].iter().map(of).collect::<Vec<_>>(), rounding(used.dtype()));
         Ok(())
     }
@@ -273,6 +277,7 @@ fn a_step_is_that_of_adamw() -> Result<()> {
         of(5, Some((DType::F32, decay)), false)?,
         of(10_000, Some((DType::BF16, same)), true)?,
         of(8192, Some((DType::F16, same)), true)?,
+        of(77, Some((DType::F32, Form::OnePlus)), false)?,
         of(0, None, true)?,
         of(3_000_001, None, false)?,
     ];

@@ -1,6 +1,7 @@
 //! The way back through attention, for sequences that are all there.
 
-use super::{Sequence, Weights, apart, columns, heads, rows_mut, turns};
+use super::heads::Norms;
+use super::{Sequence, Weights, apart, columns, heads, projected_queries, rows_mut, turns};
 use crate::error::Result;
 use crate::mixer::run::{Back, Run, part};
 use crate::mixer::weights::{Linear, listed};
@@ -27,7 +28,7 @@ impl Sequence<'_> {
                 device.product_backward(of, &mut dscores.of_mut(count), false, into, workspace)?;
                 device.softmax_backward(&mut dscores.of_mut(count), scores.of(count), run.config.attention.scale)?;
                 let of = Multiplied { x, product: Linear::plain(keys), dy: dscores.of(count) };
-                let [dqueries, dkeys, dvalues] = apart(run.config, rows_mut(drotated, &self.rows));
+                let [dqueries, dkeys, dvalues] = apart(rows_mut(drotated, &self.rows), columns(run.config));
                 let into = Linear::plain(dhead.of_mut(count));
                 device.product_backward(of, &mut dqueries.slice(1, own), false, into, workspace)?;
                 device.accumulate(dhead.of(count), &mut dkeys.slice(1, shared.clone()))?;
@@ -40,34 +41,47 @@ impl Sequence<'_> {
 
 /// As [`Run::backward`].
 pub(super) fn backward(run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own: &mut Rooms) -> Result<()> {
-    let (count, [wide, width], device) = (back.steps.rows(), columns(run.config), run.device);
-    let (weights, gradients) = (Weights::<View<'_>>::of(run), Weights::bind(run.config, &mut listed(back.into)));
-    let [dprojected, _, _, _, drotated, dattended, _] = &mut own.own;
-    let all = [
-        (dprojected, back.dy.dtype(), wide + 2 * width),
+    let (count, [wide, width], of_queries) = (back.steps.rows(), columns(run.config), projected_queries(run.config));
+    let (device, all) = (run.device, of_queries + 2 * width);
+    let (weights, into) = (Weights::<View<'_>>::of(run), Weights::bind(run.config, &mut listed(back.into)));
+    let [dprojected, _, _, _, drotated, dattended, dnormed] = &mut own.own;
+    let grown = [
+        (&mut *dprojected, back.dy.dtype(), all),
         (&mut *drotated, DType::F32, wide + 2 * width),
         (&mut *dattended, DType::F32, wide),
+        (&mut *dnormed, DType::F32, if weights.norms.is_some() { wide + width } else { 0 }),
     ];
-    all.into_iter().try_for_each(|(room, dtype, columns)| room.grow(device.exec(), dtype, count, columns))?;
+    grown.into_iter().try_for_each(|(room, dtype, columns)| room.grow(device.exec(), dtype, count, columns))?;
     let of = Multiplied { x: rooms.mixed.of(count), product: weights.o_proj, dy: back.dy };
-    device.product_backward(of, &mut dattended.of_mut(count), false, gradients.o_proj, &mut own.workspace)?;
+    device.product_backward(of, &mut dattended.of_mut(count), false, into.o_proj, &mut own.workspace)?;
+    let Rooms { mixed, own: [projected, queries, known, scores, turned, ..], .. } = rooms;
+    if run.config.attention.gate {
+        let (columns, headdim) = (0..of_queries, run.config.attention.headdim);
+        let from = [projected.of(count).slice(1, columns.clone()), mixed.of(count)];
+        let dqueries = &mut dprojected.of_mut(count).slice(1, columns);
+        device.output_gate_backward(from, headdim, &mut dattended.of_mut(count), dqueries)?;
+    }
     device.clear(&mut drotated.of_mut(count))?;
-    let Rooms { own: [_, queries, known, scores, turned, ..], .. } = rooms;
     for start in (0..count).step_by(back.steps.steps) {
         let rows = start..start + back.steps.steps;
         let [keys, values] = [0..width, width..2 * width].map(|columns| part(known, &rows).slice(1, columns));
         let sequence = Sequence { rows: rows.clone(), position: 0, keys, values };
         sequence.backward(run, queries, [&mut *scores, &mut *turned], own)?;
-        let Rooms { own: [dprojected, _, _, _, drotated, ..], .. } = &mut *own;
+        let Rooms { own: [dprojected, _, _, _, drotated, _, dnormed], .. } = &mut *own;
         let (back, copies) = (Heads { back: true, ..turns(run, 0) }, Heads { angles: None, ..turns(run, 0) });
-        for (columns, heads) in [(0..wide + width, back), (wide + width..wide + 2 * width, copies)] {
-            let to = &mut rows_mut(dprojected, &rows).slice(1, columns.clone());
-            device.rotate(part(drotated, &rows).slice(1, columns), &heads, to)?;
-        }
+        let to = if weights.norms.is_some() { dnormed } else { &mut *dprojected };
+        let both = &mut rows_mut(to, &rows).slice(1, 0..wide + width);
+        device.rotate(part(drotated, &rows).slice(1, 0..wide + width), &back, both)?;
+        let values = &mut rows_mut(dprojected, &rows).slice(1, of_queries + width..all);
+        device.rotate(part(drotated, &rows).slice(1, wide + width..wide + 2 * width), &copies, values)?;
     }
-    let Rooms { own: [dprojected, ..], workspace, .. } = own;
-    let all = [0..wide, wide..wide + width, wide + width..wide + 2 * width];
-    for (i, ((product, into), columns)) in weights.into.into_iter().zip(gradients.into).zip(all).enumerate() {
+    let Rooms { own: [dprojected, .., dnormed], workspace, .. } = own;
+    if let Some((norms, into)) = weights.norms.zip(into.norms) {
+        let from = [projected.of(count), dnormed.of(count)];
+        Norms::of(run, norms).backward(from, dprojected.of_mut(count), into, workspace)?;
+    }
+    let parts = [0..of_queries, of_queries..of_queries + width, of_queries + width..all];
+    for (i, ((product, into), columns)) in weights.into.into_iter().zip(into.into).zip(parts).enumerate() {
         let of = Multiplied { x: back.x, product, dy: dprojected.of(count).slice(1, columns) };
         device.product_backward(of, &mut back.dx, i > 0, into, workspace)?;
     }

@@ -23,6 +23,7 @@ use crate::config::{Attention as Sizes, Config, HeadNorms};
 use crate::error::Result;
 use crate::state::StateShape;
 use crate::weight::Weight;
+use heads::Norms;
 use statescan::{DType, View, ViewMut};
 use std::ops::Range;
 
@@ -79,11 +80,11 @@ fn projected_queries(config: &Config) -> usize {
     columns(config)[0] * if config.attention.gate { 2 } else { 1 }
 }
 
-/// Rows, (rows, columns) with queries as they are projected, keys and values behind one another, or a row of them, as these three.
-fn apart<'r>(config: &Config, rows: ViewMut<'r>) -> [ViewMut<'r>; 3] {
-    let ([_, width], last) = (columns(config), rows.shape().len() - 1);
-    let (queries, both) = rows.split_at(last, projected_queries(config));
-    let (keys, values) = both.split_at(last, width);
+/// Rows with queries, keys and values behind one another, or a row of them, as these three, of which the first two have so many columns.
+fn apart(rows: ViewMut<'_>, [of_queries, of_keys]: [usize; 2]) -> [ViewMut<'_>; 3] {
+    let last = rows.shape().len() - 1;
+    let (queries, both) = rows.split_at(last, of_queries);
+    let (keys, values) = both.split_at(last, of_keys);
     [queries, keys, values]
 }
 
@@ -170,12 +171,12 @@ impl Mix for Attention {
         rooms.grow(device.exec(), (x.dtype(), count), wide, &[of_queries + 2 * width])?;
         let Rooms { mixed, own: [projected, queries, known, scores, turned, attended, normed], .. } = rooms;
         queries.grow(device.exec(), DType::F32, count, wide)?;
-        for (product, mut to) in into.into_iter().zip(apart(run.config, projected.of_mut(count))) {
+        for (product, mut to) in into.into_iter().zip(apart(projected.of_mut(count), [of_queries, width])) {
             device.product(x, product, &mut to)?;
         }
         if let Some(norms) = norms {
             normed.grow(device.exec(), DType::F32, count, wide + width)?;
-            heads::norms(run, norms, projected.of(count), normed.of_mut(count))?;
+            Norms::of(run, norms).forward(projected.of(count), normed.of_mut(count))?;
         }
         let turned_from = if norms.is_some() { &*normed } else { &*projected };
         let rounds = x.dtype() != DType::F32;
@@ -202,7 +203,8 @@ impl Mix for Attention {
             }
         }
         if run.config.attention.gate {
-            heads::gate(run, projected.of(count), &mut to.of_mut(count));
+            let queries = projected.of(count).slice(1, 0..of_queries);
+            device.output_gate(queries, run.config.attention.headdim, &mut to.of_mut(count))?;
         }
         if rounds {
             let copies = Heads { angles: None, ..turns(run, 0) };

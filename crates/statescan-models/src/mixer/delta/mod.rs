@@ -7,16 +7,17 @@
 //! Heads of values share those of queries and keys in groups. `rule.rs` has the calls of the rule and of the norm behind it; here are names and passes.
 
 mod rule;
+mod step;
 
 use super::convolution::{Around, Frame};
 use super::run::{Back, Part, Run, Steps, first, part};
 use super::weights::{Linear, Next, Role, listed};
-use super::{Last, Mix, OneRow, Rooms, Row};
+use super::{Last, Mix, Rooms};
 use crate::config::{Config, Family};
 use crate::error::Result;
 use crate::state::StateShape;
 use rule::{Inner, RuleTargets};
-use statescan::{View, ViewMut};
+use statescan::View;
 use std::ops::Range;
 
 /// The gated delta rule.
@@ -165,15 +166,5 @@ impl Mix for Delta {
             let into = RuleTargets { projected: dprojected.of_mut(rows), conv: dconv.of_mut(rows) };
             inner.rule_backward([projected, conv, dy.of(rows)], into, of_rule, ends, workspace)
         })
-    }
-}
-
-impl OneRow for Delta {
-    fn rooms(&self, _: &Config) -> [usize; 3] {
-        [0; 3]
-    }
-
-    fn record(&self, row: Row<'_>, _: [ViewMut<'_>; 3]) -> Result<()> {
-        row.config.check_device()
     }
 }

@@ -5,6 +5,7 @@ use super::{Columns, Weights};
 use crate::config::Config;
 use crate::error::Result;
 use crate::mixer::run::{BackEnds, Ends, Steps};
+use statescan::ops::gated_delta_rule::update;
 use statescan::ops::{gated_delta_rule, norm};
 use statescan::tensor::Workspace;
 use statescan::{Exec, View, ViewMut};
@@ -59,6 +60,22 @@ impl<'i> Inner<'i> {
         let scratch = workspace.view_mut(self.exec, call.workspace_len()?)?;
         let y = y.split(0, self.steps.sequences).split(2, nheads);
         Ok(call.forward(&mut gated_delta_rule::Outputs::default().y(y).workspace(scratch).final_state(last))?)
+    }
+
+    /// One step of one sequence, (1, columns) each, whose state, (1, numbers of keys of all heads, numbers of a value), is carried on in place.
+    pub(super) fn step(&self, projected: View<'_>, conv: View<'_>, state: ViewMut<'_>, y: ViewMut<'_>) -> Result<()> {
+        let Config { nheads, ngroups, dstate, allow_neg_eigval, .. } = *self.config;
+        let keys = ngroups * dstate;
+        let [q, k] = [0, keys].map(|first| conv.slice(1, first..first + keys).split(1, ngroups));
+        let args = update::Args::new(q, k, conv.slice(1, 2 * keys..self.columns.conv.end).split(1, nheads))
+            .g(projected.slice(1, self.columns.decay.clone()))
+            .beta(projected.slice(1, self.columns.beta.clone()))
+            .a_log(self.weights.a_log)
+            .dt_bias(self.weights.dt_bias)
+            .qk_l2norm(true)
+            .beta_sigmoid(true)
+            .allow_neg_eigval(allow_neg_eigval);
+        Ok(update::update(self.exec, &args, &mut state.split(1, nheads), &mut y.split(1, nheads))?)
     }
 
     /// The way back through the rule, from the gradient by its results.
