@@ -123,10 +123,12 @@ def dispatch(registered, library, chosen):
 
     def run(keyset, *arguments):
         save, function, taken = chosen(*arguments)
-        if not (save and _is_recorded(taken)):
+        if not _is_recorded(taken):
             return _below(registered, keyset, arguments)
         with enable_single_level_autograd_function():
-            return [result for result in function.dispatched.apply(*taken) if result is not None]
+            first, second, *saved = function.dispatched.apply(*taken)
+        # a program exported or recorded of inputs without gradients has a call that saves nothing, and may be given others
+        return [result for result in (first, second, *(saved if save else ())) if result is not None]
 
     library.impl(registered, run, "Autograd", with_keyset=True)
 

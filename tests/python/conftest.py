@@ -19,7 +19,7 @@ except ImportError:
 
 HERE = pathlib.Path(__file__).parent
 # these need PyTorch to be imported at all
-NEEDING_TORCH = ("results", "torch", "board", "dispatch", "second_derivatives", "steps", "vectors", "cuda", "norms", "derived")
+NEEDING_TORCH = "results torch uses board dispatch second_derivatives steps vectors cuda norms derived".split()
 collect_ignore = [] if torch else [f"test_{name}.py" for name in NEEDING_TORCH]
 collect_ignore_glob = [] if torch else ["test_compat_*.py", "test_nn*.py", "test_transformers*.py"]
 

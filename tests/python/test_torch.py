@@ -181,6 +181,21 @@ def test_export(name, strict, training):
             assert torch.equal(got, expected)
 
 
+@one_each
+@pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
+def test_gradients_of_what_was_exported_without(name, strict):
+    """A program of inputs without gradients has them where it is given others."""
+    case = CASES[name]
+
+    class Module(torch.nn.Module):
+        def forward(self, **tensors):
+            return case(**tensors)
+
+    program = torch.export.export(Module(), (), case.floats(), strict=strict).module()
+    expected, got = gradients(case, case), gradients(lambda **leaves: program(**leaves), case)
+    assert all(torch.equal(got[argument], expected[argument]) for argument in expected)
+
+
 def test_export_with_any_length():
     class Module(torch.nn.Module):
         def __init__(self):
