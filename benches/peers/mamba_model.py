@@ -1,8 +1,9 @@
-"""Prefill, decoding and training of a Mamba or Mamba-2 of 130m: `transformers`, alone and on this package, and the program.
+"""Prefill, decoding and training of a Mamba or Mamba-2 of 130m, or of a Qwen 3.5 of 24 layers of 1024: `transformers`, alone and on this package, and the
+program.
 
 pip install . torch transformers
 cargo build --release
-python benches/peers/mamba_model.py [--family mamba2] [--device cuda]
+python benches/peers/mamba_model.py [--family qwen3_5_text] [--device cuda]
 """
 
 import argparse
@@ -18,16 +19,27 @@ import statescan.compat
 
 statescan.compat.install()
 
-from transformers import Mamba2Config, Mamba2ForCausalLM, MambaConfig, MambaForCausalLM  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
 
 # rows and tokens of each; the program has the same
 PROMPTS = {"cpu": (1, 1024), "cuda": (4, 2048)}
 SIZES = {"vocab_size": 50280, "hidden_size": 768, "num_hidden_layers": 24}
-# a model, and what the program calls it
-OF_MAMBA2 = {"num_heads": 24, "n_groups": 1, "tie_word_embeddings": True}
+# settings of a model, and what the program calls it
 FAMILIES = {
-    "mamba": (lambda: MambaForCausalLM(MambaConfig(**SIZES)), "130m"),
-    "mamba2": (lambda: Mamba2ForCausalLM(Mamba2Config(**SIZES, **OF_MAMBA2)), "mamba2-130m"),
+    "mamba": ({}, "130m"),
+    "mamba2": ({"num_heads": 24, "n_groups": 1, "tie_word_embeddings": True}, "mamba2-130m"),
+    "qwen3_5_text": (
+        {
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "linear_num_key_heads": 8,
+            "linear_num_value_heads": 16,
+        },
+        "qwen3_5-1024",
+    ),
 }
 TYPES = {"cpu": (("float32", "f32"), ("bfloat16", "bf16")), "cuda": (("bfloat16", "bf16"),)}
 
@@ -35,7 +47,8 @@ TYPES = {"cpu": (("float32", "f32"), ("bfloat16", "bf16")), "cuda": (("bfloat16"
 def paths(model):
     """The functions that a model's module chose when it was imported, and its own slow ones, by name."""
     module = sys.modules[type(model).__module__]
-    chosen = {name: f for name, f in vars(module).items() if name.startswith(("mamba", "causal_")) and hasattr(f, "__wrapped__")}
+    functions = {name: f for name, f in vars(module).items() if hasattr(f, "__wrapped__")}
+    chosen = {name: f for name, f in functions.items() if not name.startswith("create_")}
     return module, {"statescan": chosen, "own path": {name: f.__wrapped__ for name, f in chosen.items()}}
 
 
@@ -54,12 +67,13 @@ def generate(model, tokens, steps):
     device = tokens.device.type
     prefill, _ = seconds(device, lambda: model(tokens, use_cache=True, logits_to_keep=1))
     result = model(tokens[:1, :64], use_cache=True, logits_to_keep=1)
+    cache = "cache_params" if hasattr(result, "cache_params") else "past_key_values"
 
     def decode():
         nonlocal result
         for _ in range(steps):
             token = result.logits[:, -1:].argmax(-1)
-            result = model(token, cache_params=result.cache_params, use_cache=True)
+            result = model(token, use_cache=True, **{cache: result[cache]})
 
     return prefill, seconds(device, decode)[0] / steps
 
@@ -119,13 +133,14 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    make, size = FAMILIES[args.family]
+    settings, size = FAMILIES[args.family]
+    config = AutoConfig.for_model(args.family, **SIZES | settings)
     tokens = torch.randint(50280, PROMPTS[args.device], device=args.device)
     on_gpu = args.device == "cuda"
     names = f"{'prefill ms':>10} {'tokens/s':>9} {'decode ms':>10} {'tokens/s':>9}" + (f" {'step ms':>9}" if on_gpu else "")
     print(f"{'type':<9} {'':<26} {names}")
     for dtype, short in TYPES[args.device]:
-        model = make().to(args.device, getattr(torch, dtype)).eval()
+        model = AutoModelForCausalLM.from_config(config).to(args.device, getattr(torch, dtype)).eval()
         times = by_path(model, args.runs, lambda model=model: generate(model, tokens, args.steps))
         for path, (prefill, decode) in times.items():
             training = median_training(model, tokens, args.runs) if on_gpu and path == "statescan" else None

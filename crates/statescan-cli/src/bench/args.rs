@@ -3,7 +3,7 @@
 use crate::exec::TypeName;
 use clap::{Args, ValueEnum};
 
-/// Sizes of Mamba and Mamba-2 that were published.
+/// Sizes of Mamba and Mamba-2 that were published, and of models like others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Size {
     /// 768 wide, 24 blocks.
@@ -21,6 +21,9 @@ pub enum Size {
     /// Mamba-2, 768 wide, 24 blocks.
     #[value(name = "mamba2-130m")]
     Mamba2Of130m,
+    /// In the form of Qwen 3.5, 1024 wide, 24 pairs of layers, every fourth of which has attention
+    #[value(name = "qwen3_5-1024")]
+    Qwen35Of1024,
 }
 
 /// The arguments of `bench`.

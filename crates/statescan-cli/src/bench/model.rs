@@ -32,12 +32,14 @@ impl Size {
     fn config(self) -> Config {
         let (dim, layers) = match self {
             Size::Of130m | Size::Mamba2Of130m => (768, 24),
+            Size::Qwen35Of1024 => (1024, 24),
             Size::Of370m => (1024, 48),
             Size::Of1400m => (2048, 48),
             Size::Of2800m => (2560, 64),
         };
         match self {
             Size::Mamba2Of130m => Config::mamba2(VOCAB, dim, layers, 64),
+            Size::Qwen35Of1024 => Config::qwen3_5(VOCAB, dim, layers, &[3, 7, 11, 15, 19, 23], 128),
             _ => Config::mamba(VOCAB, dim, layers),
         }
     }

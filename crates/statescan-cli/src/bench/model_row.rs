@@ -32,7 +32,7 @@ impl Row {
     pub(super) fn json(&self) -> String {
         let Row { size, dtype, device, threads, pass, tokens, floor, time, share } = self;
         json!({
-            "model": if size.starts_with("mamba") { size.clone() } else { format!("mamba-{size}") },
+            "model": if size.contains('-') { size.clone() } else { format!("mamba-{size}") },
             "dtype": dtype.to_string(),
             "device": device.to_string(),
             "threads": threads,
@@ -62,6 +62,7 @@ pub(super) fn columns(fields: &[&str; 8]) -> String {
 
 /// The shapes of all projections.
 pub(super) fn shapes(config: &Config) -> Vec<[usize; 2]> {
-    let projections = config.tensors().into_iter().filter(|(name, _)| name.ends_with("proj.weight"));
+    let all = config.tensors().into_iter();
+    let projections = all.filter(|(name, shape)| name.contains("proj") && shape.len() == 2);
     projections.map(|(_, shape)| [shape[0], shape[1]]).collect()
 }
