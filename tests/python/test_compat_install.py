@@ -166,10 +166,10 @@ def test_names_that_are_not_here():
 import importlib.util, warnings
 import mamba_ssm.ops
 warnings.simplefilter("error")
-print(hasattr(mamba_ssm, "Mamba3"), getattr(mamba_ssm, "Mamba3", None), importlib.util.find_spec("mamba_ssm.ops.cute"))
+print(hasattr(mamba_ssm, "Mamba4"), getattr(mamba_ssm, "Mamba4", None), importlib.util.find_spec("mamba_ssm.ops.cute"))
 warnings.simplefilter("always")
 with warnings.catch_warnings(record=True) as caught:
-    for line in ("from mamba_ssm import Mamba3", "import mamba_ssm.ops.cute", "from mamba_ssm.ops.cute import mamba3",
+    for line in ("from mamba_ssm import Mamba4", "import mamba_ssm.ops.cute", "from mamba_ssm.ops.cute import mamba3",
                  "from mamba_ssm.ops import cute"):
         for _ in range(2):
             try:

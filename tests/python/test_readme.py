@@ -61,7 +61,7 @@ def test_examples_of_the_reference_run():
         for test in doctest.DocTestFinder(recurse=False).find(value, name, module=False, globs=known):
             assert runner.run(test).failed == 0
             ran |= {name} if test.examples else set()
-    layers = {"Mamba", "Mamba2", "S5", "S5Block", "parameter_groups"}
+    layers = {"Mamba", "Mamba2", "Mamba3", "S5", "S5Block", "parameter_groups"}
     assert ran >= {
         *statescan._operations.BY_NAME,
         "ssd_update",

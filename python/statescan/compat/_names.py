@@ -16,7 +16,7 @@ PACKAGES |= {"selective_scan_cuda": "mamba-ssm", "causal_conv1d_cuda": "causal-c
 PACKAGES |= {f"selective_scan_cuda_{kind}": "VMamba's kernels" for kind in ("core", "oflex")}
 
 _SCANS = {".mamba_ssm": ("mamba_inner_fn", "selective_scan_fn")}
-_LAYERS = {"..nn": ("Mamba", "Mamba2")}
+_LAYERS = {"..nn": ("Mamba", "Mamba2", "Mamba3")}
 _CONVOLUTIONS = {".causal_conv1d": ("causal_conv1d_fn", "causal_conv1d_update")}
 _S5 = {"..nn": ("S5",)}
 _MODEL = {".models": ("MambaLMHeadModel",)}
@@ -41,6 +41,7 @@ MODULES = {
     "mamba_ssm.modules": {},
     "mamba_ssm.modules.block": {".blocks": ("Block",)},
     "mamba_ssm.modules.mamba2": {"..nn": ("Mamba2",)},
+    "mamba_ssm.modules.mamba3": {"..nn": ("Mamba3",)},
     "mamba_ssm.modules.mamba2_simple": {".mamba2_simple": ("Mamba2Simple",)},
     # versions before 2.0 have the block beside the layer
     "mamba_ssm.modules.mamba_simple": {"..nn": ("Mamba",), ".blocks": ("Block",)},
@@ -59,6 +60,9 @@ MODULES = {
     "mamba_ssm.ops.triton.layernorm_gated": {
         ".norms": ("LayerNorm", "RMSNorm", "layernorm_fn", "rms_norm_ref", "rmsnorm_fn"),
     },
+    "mamba_ssm.ops.triton.mamba3": {},
+    "mamba_ssm.ops.triton.mamba3.mamba3_siso_combined": {"..derived": ("mamba3_siso_combined",)},
+    "mamba_ssm.ops.triton.mamba3.mamba3_siso_step": {"..derived": ("mamba3_siso_step",)},
     "mamba_ssm.ops.triton.selective_state_update": {
         ".mamba_ssm": ("selective_state_update",),
         ".references": ("selective_state_update_ref",),

@@ -1,6 +1,6 @@
-"""Layers on these operations, as PyTorch modules: `Mamba`, `Mamba2`, `S5`, and a block around the last one, `S5Block`.
+"""Layers on these operations, as PyTorch modules: `Mamba`, `Mamba2`, `Mamba3`, `S5`, and a block around the last one, `S5Block`.
 
-The first three take the constructor arguments of their origins, `mamba_ssm` and `lrnnx`, and have the names and shapes of their
+The first four take the constructor arguments of their origins, `mamba_ssm` and `lrnnx`, and have the names and shapes of their
 parameters: state dicts go both ways. They decode alike::
 
     cache = layer.cache(batch)
@@ -17,8 +17,9 @@ try:
     from .groups import parameter_groups
     from .mamba import Mamba
     from .mamba2 import Mamba2
+    from .mamba3 import Mamba3
     from .s5 import S5
 except ModuleNotFoundError as _error:
     raise naming_torch("statescan.nn", _error) from None
 
-__all__ = ["Mamba", "Mamba2", "S5", "S5Block", "Cache", "parameter_groups"]
+__all__ = ["Mamba", "Mamba2", "Mamba3", "S5", "S5Block", "Cache", "parameter_groups"]
