@@ -1,5 +1,5 @@
-"""Prefill, decoding and training of a Mamba or Mamba-2 of 130m, or of a Qwen 3.5 of 24 layers of 1024: `transformers`, alone and on this package, and the
-program.
+"""Prefill, decoding and training of a Mamba or Mamba-2 of 130m, or of a Qwen 3.5 of 24 layers of 1024: `transformers`, alone and
+on this package, and the program.
 
 pip install . torch transformers
 cargo build --release
