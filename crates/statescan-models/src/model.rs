@@ -16,19 +16,19 @@ use crate::config::{Config, Family, HEAD, Package, text_settings};
 use crate::error::{Error, Result};
 use crate::fields::standard_json;
 use crate::memory;
-use crate::mixer::{Carried, Host, Mixer, Role, Rooms, Steps};
+use crate::mixer::{Carried, Host, Mixer, Role, Steps};
 use crate::state::State;
 use crate::tensors::Tensors;
 use crate::weight::{Weight, first_not_finite, first_too_large};
 pub use save::SaveOptions;
 use serde_json::{Map, Value};
 use statescan::tensor::Device;
-use statescan::{DType, Exec, View, ViewMut};
+use statescan::{DType, Exec, ViewMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use whole::Whole;
+use whole::{BlockRooms, PassRooms, Whole};
 
 /// Rows that go through the blocks at once: what bounds the memory of a long prompt.
 const ROWS: usize = 512;
@@ -226,7 +226,7 @@ impl Model {
         let rows = turns.iter().map(|turn| turn.tokens.len()).sum::<usize>();
         let numbers = if logits == Logits::All { rows } else { turns.len() }.saturating_mul(self.config.vocab);
         memory::check("this call", self.config.pass_bytes(rows.min(ROWS)).saturating_add(numbers.saturating_mul(4)))?;
-        let (mut out, mut work, host) = (Vec::new(), Work::default(), Host(exec));
+        let (mut out, mut rooms, host) = (Vec::new(), PassRooms::default(), Host(exec));
         let whole = self.whole(&host);
         let mut taken = vec![0; turns.len()];
         loop {
@@ -239,7 +239,7 @@ impl Model {
             if rows == 0 {
                 return Ok(out);
             }
-            self.blocks(&whole, turns, (&taken, &sequences), &mut work)?;
+            self.blocks(&whole, turns, (&taken, &sequences), &mut rooms)?;
             // rows of logits that are asked for, and their steps
             let mut wanted = Vec::new();
             for ((turn, taken), rows) in turns.iter_mut().zip(&mut taken).zip(&sequences) {
@@ -258,7 +258,7 @@ impl Model {
                 wanted.extend((first..rows.end).map(|row| (row, turn.state.position + (row - rows.start) as u64)));
                 turn.state.position += rows.len() as u64;
             }
-            self.logits(&whole, &wanted, &mut work, &mut out)?;
+            self.logits(&whole, &wanted, &mut rooms, &mut out)?;
         }
     }
 
@@ -296,34 +296,25 @@ impl Model {
         whole: &Whole<'_>,
         turns: &mut [Turn<'_>],
         (taken, sequences): (&[usize], &[Range<usize>]),
-        work: &mut Work,
+        PassRooms { stream, block, added }: &mut PassRooms,
     ) -> Result<()> {
-        let (dim, rows) = (self.config.dim, sequences.last().map_or(0, |rows| rows.end));
-        let Work { stream, normed, mixed, rooms } = work;
-        [&mut *stream, normed, mixed].into_iter().for_each(|room| room.resize(rows * dim, 0.0));
+        let (exec, dim, count) = (whole.device.exec(), self.config.dim, sequences.last().map_or(0, |rows| rows.end));
+        stream.grow(exec, DType::F32, count, dim)?;
         for ((turn, &taken), rows) in turns.iter().zip(taken).zip(sequences) {
-            self.embed(&turn.tokens[taken..taken + rows.len()], &mut stream[rows.start * dim..rows.end * dim]);
+            let to = &mut stream.numbers_mut()[rows.start * dim..rows.end * dim];
+            self.embed(&turn.tokens[taken..taken + rows.len()], to);
         }
-        let shape = [rows, dim];
-        for (i, run) in whole.mixers.iter().enumerate() {
-            let behind = self.config.norm_is_behind(i);
-            match behind {
-                true => normed.copy_from_slice(stream),
-                false => whole.norm(i).forward(View::new(stream, &shape)?, ViewMut::new(normed, &shape)?)?,
-            }
+        for i in 0..whole.mixers.len() {
             let some = turns.iter_mut().zip(sequences).filter(|(_, rows)| !rows.is_empty());
             let states = some.map(|(turn, rows)| {
                 let steps = Steps { sequences: 1, steps: rows.len() };
                 let position = turn.state.position as usize;
                 Carried { state: &mut turn.state.layers[i], rows: rows.clone(), steps, position }
             });
-            let last = run.carry_on(View::new(normed, &shape)?, states.collect(), rooms)?;
-            whole.device.product(rooms.mixed.of(rows), last, &mut ViewMut::new(mixed, &shape)?)?;
-            if behind {
-                whole.norm(i).forward(View::new(mixed, &shape)?, ViewMut::new(normed, &shape)?)?;
-            }
-            let added = if behind { &*normed } else { &*mixed };
-            stream.iter_mut().zip(added).for_each(|(x, y)| *x += self.config.scales.residual * y);
+            let states = states.collect();
+            let last = whole.mix(i, stream.of(count), block, |run, x, rooms| run.carry_on(x, states, rooms))?;
+            whole.add((i, last), block, None, (None, &mut stream.of_mut(count)), added)?;
+            let stream = &stream.numbers()[..count * dim];
             if let Some(at) = first_too_large(stream, dim) {
                 let of_row = |(turn, rows): (&Turn<'_>, &Range<usize>)| {
                     rows.contains(&(at / dim)).then(|| turn.state.position + (at / dim - rows.start) as u64)
@@ -336,16 +327,19 @@ impl Model {
     }
 
     /// Appends the logits of some rows of the stream, which are those of some steps.
-    fn logits(&self, whole: &Whole<'_>, wanted: &[(usize, u64)], work: &mut Work, out: &mut Vec<f32>) -> Result<()> {
-        let (Config { dim, vocab, .. }, Work { stream, normed, mixed, .. }) = (&self.config, work);
-        for (row, &(from, _)) in mixed.chunks_exact_mut(*dim).zip(wanted) {
-            row.copy_from_slice(&stream[from * dim..(from + 1) * dim]);
-        }
+    fn logits(&self, whole: &Whole<'_>, wanted: &[(usize, u64)], rooms: &mut PassRooms, out: &mut Vec<f32>) -> Result<()> {
+        let (&Config { dim, vocab, .. }, PassRooms { stream, block: BlockRooms { normed, .. }, added }) = (&self.config, rooms);
         let (count, before) = (wanted.len(), out.len());
-        let (mixed, normed, shape) = (&mixed[..count * dim], &mut normed[..count * dim], [count, *dim]);
+        if count == 0 {
+            return Ok(());
+        }
+        added.grow(whole.device.exec(), DType::F32, count, dim)?;
+        for (row, &(from, _)) in added.numbers_mut().chunks_exact_mut(dim).zip(wanted) {
+            row.copy_from_slice(&stream.numbers()[from * dim..(from + 1) * dim]);
+        }
         out.resize(before + count * vocab, 0.0);
-        let logits = &mut ViewMut::new(&mut out[before..], &[count, *vocab])?;
-        whole.head(View::new(mixed, &shape)?, ViewMut::new(normed, &shape)?, logits)?;
+        let logits = &mut ViewMut::new(&mut out[before..], &[count, vocab])?;
+        whole.head(added.of(count), normed.of_mut(count), logits)?;
         out[before..].iter_mut().for_each(|x| *x /= self.config.scales.logits);
         match first_not_finite(&out[before..]) {
             None => Ok(()),
@@ -387,13 +381,4 @@ fn take_tables(config: &mut Config, from: &mut Checkpoint) -> Result<(Weight, We
     }
     config.tied = false;
     Ok((embedding, head))
-}
-
-/// Activations of a pass.
-#[derive(Default)]
-struct Work {
-    stream: Vec<f32>,
-    normed: Vec<f32>,
-    mixed: Vec<f32>,
-    rooms: Rooms,
 }

@@ -66,9 +66,10 @@ impl Trains for Shared {
         Ok(embedding_backward(&self.exec, order.expect("sorted before it is used"), dy, factor, table)?)
     }
 
-    fn add(&self, added: Added<'_>, before: View<'_>, y: &mut ViewMut<'_>, room: &mut ViewMut<'_>) -> Result<()> {
+    fn add(&self, added: Added<'_>, before: Option<View<'_>>, y: &mut ViewMut<'_>, room: &mut Room) -> Result<()> {
         // the bias has the factor already
         let Added { x, product: Linear { weight, bias }, factor, zeros } = added;
+        let Some(before) = before else { return Ok(self.products.add_multiple(x, weight, bias, factor, y)?) };
         if zeros.is_none() && factor == 1.0 {
             return Ok(self.products.multiply_add(x, weight, bias, before, y)?);
         }
@@ -76,9 +77,11 @@ impl Trains for Shared {
         if zeros.is_none() {
             return Ok(self.products.add_multiple(x, weight, bias, factor, y)?);
         }
-        clear(&self.exec, room)?;
-        self.products.add_multiple(x, weight, bias, factor, room)?;
-        Ok(dropout(&self.exec, room.as_view(), (zeros, 1.0), y, true)?)
+        let rows = y.shape()[0];
+        room.grow(&self.exec, DType::F32, rows, self.config.dim)?;
+        clear(&self.exec, &mut room.of_mut(rows))?;
+        self.products.add_multiple(x, weight, bias, factor, &mut room.of_mut(rows))?;
+        Ok(dropout(&self.exec, room.of(rows), (zeros, 1.0), y, true)?)
     }
 
     fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::kernels::hybrid::{
 };
 use crate::kernels::training::{clear, column_sums, column_sums_workspace_len};
 use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Run};
-use crate::model::whole::{BlockRooms, Whole};
+use crate::model::whole::{PassRooms, Whole};
 use crate::model::{Logits, Model};
 use crate::state::State;
 use crate::weight::first_not_finite;
@@ -58,13 +58,6 @@ impl Shared {
         let step = Mutex::new(Step::new(exec, &config)?);
         Ok(Shared { exec: exec.clone(), config, weights, products, rooms: Mutex::default(), step })
     }
-}
-
-/// Room for a pass: the stream between blocks, and what a block makes of it.
-#[derive(Default)]
-struct PassRooms {
-    stream: Room,
-    block: BlockRooms,
 }
 
 impl Shared {

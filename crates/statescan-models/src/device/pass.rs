@@ -1,13 +1,12 @@
 //! Many rows through the blocks: as many steps of each sequence of a state.
 
 use super::state::DeviceState;
-use super::{PassRooms, Shared, lock};
+use super::{Shared, lock};
 use crate::error::{Error, Result};
 use crate::kernels::embedding;
-use crate::kernels::hybrid::accumulate;
-use crate::mixer::{Linear, Steps};
+use crate::mixer::Steps;
 use crate::model::Logits;
-use crate::model::whole::BlockRooms;
+use crate::model::whole::{BlockRooms, PassRooms};
 use crate::weight::first_not_finite;
 use statescan::tensor::Tensor;
 use statescan::{DType, View, ViewMut};
@@ -43,12 +42,12 @@ impl Shared {
                 Logits::All => {
                     for first in (0..steps.rows()).step_by(LOGITS) {
                         let rows = first..steps.rows().min(first + LOGITS);
-                        let PassRooms { stream, block: BlockRooms { normed, .. } } = &mut *rooms;
+                        let PassRooms { stream, block: BlockRooms { normed, .. }, .. } = &mut *rooms;
                         out.extend(self.logits(stream.of(rows.end).slice(0, rows.clone()), normed.of_mut(rows.len()))?);
                     }
                 }
                 Logits::Last if last => {
-                    let PassRooms { stream, block: BlockRooms { normed, .. } } = &mut *rooms;
+                    let PassRooms { stream, block: BlockRooms { normed, .. }, .. } = &mut *rooms;
                     let rows = steps.of(stream.of(steps.rows())).index(1, steps.steps - 1);
                     out = self.logits(rows, normed.of_mut(sequences))?;
                 }
@@ -93,22 +92,14 @@ impl Shared {
 
     /// The stream after the last block, and states on the other side.
     fn blocks(&self, steps: Steps, tokens: &Tensor, state: &mut DeviceState, rooms: &mut PassRooms) -> Result<()> {
-        let (rows, PassRooms { stream, block: rooms }) = (steps.rows(), rooms);
-        let scales = self.config.scales;
-        embedding(&self.exec, self.weights.embedding.view(), tokens.view(), scales.embedding, &mut stream.of_mut(rows))?;
+        let (rows, PassRooms { stream, block, added }) = (steps.rows(), rooms);
+        let factor = self.config.scales.embedding;
+        embedding(&self.exec, self.weights.embedding.view(), tokens.view(), factor, &mut stream.of_mut(rows))?;
         let whole = self.whole();
         for layer in 0..self.config.layers.len() {
             let part = state.part(steps, layer);
-            let Linear { weight, bias } = whole.mix(layer, part, stream.of(rows), rooms, false)?;
-            if self.config.norm_is_behind(layer) {
-                let BlockRooms { behind, added, .. } = &mut *rooms;
-                added.grow(&self.exec, DType::F32, rows, self.config.dim)?;
-                whole.norm(layer).forward(behind.of(rows), added.of_mut(rows))?;
-                accumulate(&self.exec, added.of(rows), &mut stream.of_mut(rows))?;
-                continue;
-            }
-            let x = rooms.mixer.mixed.of(rows);
-            self.products.add_multiple(x, weight, bias, scales.residual, &mut stream.of_mut(rows))?;
+            let product = whole.mix(layer, stream.of(rows), block, |run, x, rooms| run.forward(x, vec![part], rooms, false))?;
+            whole.add((layer, product), block, None, (None, &mut stream.of_mut(rows)), added)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The loss of a model on some texts, and its gradient by every weight, on any device.
 
 use super::rows::{Dropout, Rows};
-use super::whole::{Added, BlockRooms, LogitRows, Whole};
+use super::whole::{BlockRooms, LogitRows, Whole};
 use crate::config::Config;
 use crate::error::Result;
 use crate::kernels::training::{TokenRows, Zeros};
@@ -136,20 +136,12 @@ impl<T: Written> Batch<'_, T> {
         }
         for layer in 0..layers {
             self.change_rooms(layer);
-            let stream = self.back.streams[layer].of(rows);
-            let product = of.mix(layer, Part::whole(self.steps), stream, self.rooms, self.back.keep)?;
+            let (stream, keep, whole) = (self.back.streams[layer].of(rows), self.back.keep, Part::whole(self.steps));
+            let product = of.mix(layer, stream, self.rooms, |run, x, rooms| run.forward(x, vec![whole], rooms, keep))?;
             let TrainingRooms { streams, dstream: [room, _], .. } = &mut *self.back;
             let (before, after) = streams.split_at_mut(layer + 1);
-            let (zeros, factor, y) = (self.dropout.zeros(layer), scales.residual, &mut after[0].of_mut(rows));
-            let (before, room) = (before[layer].of(rows), &mut room.of_mut(rows));
-            if of.config.norm_is_behind(layer) {
-                of.norm(layer).forward(self.rooms.behind.of(rows), room.reborrow())?;
-                device.dropout(room.as_view(), zeros, factor, y)?;
-                device.accumulate(before, y)?;
-            } else {
-                let x = self.rooms.mixer.mixed.of(rows);
-                device.add(Added { x, product, factor, zeros }, before, y, room)?;
-            }
+            let stream = (Some(before[layer].of(rows)), &mut after[0].of_mut(rows));
+            of.add((layer, product), self.rooms, self.dropout.zeros(layer), stream, room)?;
             self.change_rooms(layer);
         }
         Ok(())
@@ -251,7 +243,8 @@ impl<T: Written> Batch<'_, T> {
         let (rows, kind, prefix) = (steps.rows(), config.layers[layer], config.prefix(layer));
         self.change_rooms(layer);
         if !self.back.keep {
-            of.mix(layer, Part::whole(steps), self.back.streams[layer].of(rows), self.rooms, true)?;
+            let (stream, whole) = (self.back.streams[layer].of(rows), Part::whole(steps));
+            of.mix(layer, stream, self.rooms, |run, x, rooms| run.forward(x, vec![whole], rooms, true))?;
         }
         let (name, is_behind) = (config.norm(layer), config.norm_is_behind(layer));
         if is_behind {

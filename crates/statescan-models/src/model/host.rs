@@ -56,11 +56,16 @@ impl Trains for Host<'_> {
         Ok(())
     }
 
-    fn add(&self, added: Added<'_>, before: View<'_>, y: &mut ViewMut<'_>, _: &mut ViewMut<'_>) -> Result<()> {
-        self.product(added.x, added.product, y)?;
-        drop_some(added.zeros, y);
-        for (y, before) in rows_mut::<f32>(y).zip(rows::<f32>(&before)) {
-            y.iter_mut().zip(before).for_each(|(y, x)| *y = x + added.factor * *y);
+    fn add(&self, added: Added<'_>, before: Option<View<'_>>, y: &mut ViewMut<'_>, room: &mut Room) -> Result<()> {
+        let [count, dim] = [y.shape()[0], y.shape()[1]];
+        room.grow(self.0, DType::F32, count, dim)?;
+        self.product(added.x, added.product, &mut room.of_mut(count))?;
+        drop_some(added.zeros, &mut room.of_mut(count));
+        if let Some(before) = before {
+            rows_mut::<f32>(y).zip(rows::<f32>(&before)).for_each(|(y, before)| y.copy_from_slice(before));
+        }
+        for (y, term) in rows_mut::<f32>(y).zip(rows::<f32>(&room.of(count))) {
+            y.iter_mut().zip(term).for_each(|(y, x)| *y += added.factor * x);
         }
         Ok(())
     }

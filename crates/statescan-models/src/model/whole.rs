@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::error::Result;
 use crate::kernels::training::{TokenRows, Zeros};
-use crate::mixer::{Device, Linear, Multiplied, Part, Room, Rooms, Run};
+use crate::mixer::{Device, Last, Linear, Multiplied, Room, Rooms, Run};
 use crate::norms::StreamNorm;
 use statescan::{DType, View, ViewMut};
 
@@ -27,27 +27,52 @@ impl<'m> Whole<'m> {
         StreamNorm { exec: self.device.exec(), weight: self.norms[at], eps: self.config.eps }
     }
 
-    /// A layer from rows of the stream to those that its last product takes; gives that product. Where the norm of the layer is behind it, the results of the
-    /// product are there too.
+    /// A layer from rows of the stream to those that its last product takes, by a pass of its mixer; gives that product. Where the norm of the layer is
+    /// behind it, the results of the product are there too.
     pub(crate) fn mix(
         &self,
         layer: usize,
-        part: Part<'_>,
         stream: View<'_>,
         rooms: &mut BlockRooms,
-        keep: bool,
-    ) -> Result<Linear<View<'m>>> {
-        let (rows, BlockRooms { normed, mixer, behind, .. }) = (part.steps.rows(), rooms);
+        pass: impl FnOnce(&Run<'m>, View<'_>, &mut Rooms) -> Result<Last<'m>>,
+    ) -> Result<Last<'m>> {
+        let (rows, BlockRooms { normed, mixer, behind, .. }) = (stream.shape()[0], rooms);
         normed.grow(self.device.exec(), self.dtype, rows, self.config.dim)?;
         if !self.config.norm_is_behind(layer) {
             self.norm(layer).forward(stream, normed.of_mut(rows))?;
-            return self.mixers[layer].forward(normed.of(rows), vec![part], mixer, keep);
+            return pass(&self.mixers[layer], normed.of(rows), mixer);
         }
         behind.grow(self.device.exec(), DType::F32, rows, self.config.dim)?;
         self.device.dropout(stream, None, 1.0, &mut normed.of_mut(rows))?;
-        let last = self.mixers[layer].forward(normed.of(rows), vec![part], mixer, keep)?;
+        let last = pass(&self.mixers[layer], normed.of(rows), mixer)?;
         self.device.product(mixer.mixed.of(rows), last, &mut behind.of_mut(rows))?;
         Ok(last)
+    }
+
+    /// The stream behind a layer: that before it, or without it `y` itself, and what the layer adds.
+    pub(crate) fn add(
+        &self,
+        (layer, product): (usize, Last<'_>),
+        rooms: &BlockRooms,
+        zeros: Option<Zeros>,
+        stream: (Option<View<'_>>, &mut ViewMut<'_>),
+        room: &mut Room,
+    ) -> Result<()> {
+        let ((before, y), factor) = (stream, self.config.scales.residual);
+        let rows = y.shape()[0];
+        if !self.config.norm_is_behind(layer) {
+            return self.device.add(Added { x: rooms.mixer.mixed.of(rows), product, factor, zeros }, before, y, room);
+        }
+        room.grow(self.device.exec(), DType::F32, rows, self.config.dim)?;
+        self.norm(layer).forward(rooms.behind.of(rows), room.of_mut(rows))?;
+        match before {
+            // the factor is 1 where norms are behind layers, and zeros are for training
+            None => self.device.accumulate(room.of(rows), y),
+            Some(before) => {
+                self.device.dropout(room.of(rows), zeros, factor, y)?;
+                self.device.accumulate(before, y)
+            }
+        }
     }
 
     /// The products of the head with rows of the stream, which are normalized first: logits, but for what divides them.
@@ -64,7 +89,13 @@ pub(crate) struct BlockRooms {
     pub(crate) mixer: Rooms,
     /// The results of the last product, where a norm follows it.
     pub(crate) behind: Room,
-    /// These results normed, where they are added to the stream in place.
+}
+
+/// Room for a pass: the stream between blocks, what a block makes of it, and a term of the stream.
+#[derive(Default)]
+pub(crate) struct PassRooms {
+    pub(crate) stream: Room,
+    pub(crate) block: BlockRooms,
     pub(crate) added: Room,
 }
 
@@ -110,8 +141,9 @@ pub(crate) trait Trains: Device {
         table: &mut ViewMut<'_>,
     ) -> Result<()>;
 
-    /// The stream behind a layer: that before it, and what the layer adds. It may use a room of its size.
-    fn add(&self, added: Added<'_>, before: View<'_>, y: &mut ViewMut<'_>, room: &mut ViewMut<'_>) -> Result<()>;
+    /// The stream behind a layer: that before it, or without it `y` itself, and what the layer adds. It may use a room. Zeros are for a stream that was
+    /// elsewhere before.
+    fn add(&self, added: Added<'_>, before: Option<View<'_>>, y: &mut ViewMut<'_>, room: &mut Room) -> Result<()>;
 
     /// `factor` times rows with random zeros.
     fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, factor: f32, y: &mut ViewMut<'_>) -> Result<()>;
