@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::kernels::Products;
 use crate::kernels::hybrid::{
-    accumulate, gate, gate_backward, output_gate, output_gate_backward, rotate, softmax, softmax_backward,
+    accumulate, cast, gate, gate_backward, output_gate, output_gate_backward, rope, softmax, softmax_backward,
 };
 use crate::kernels::training::{clear, column_sums, column_sums_workspace_len};
 use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Run};
@@ -113,8 +113,12 @@ impl Device for Shared {
         Ok(matrix.permute(&[1, 0]))
     }
 
-    fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(rotate(&self.exec, x, of, y)?)
+    fn rope(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(rope(&self.exec, x, of, y)?)
+    }
+
+    fn cast(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        Ok(cast(&self.exec, x, y)?)
     }
 
     fn softmax(&self, scores: &mut ViewMut<'_>, seen: usize, scale: f32) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use crate::error::{Error, Result};
-use crate::kernels::hybrid::{Heads, rotate};
+use crate::kernels::hybrid::cast;
 use crate::mixer::{Part, Steps};
 use crate::state::{State, StateShape};
 use statescan::cuda::Graph;
@@ -134,8 +134,7 @@ impl DeviceState {
         for (from, to) in self.grown.iter().flatten().zip(grown.iter_mut().flatten()).filter(|_| read > 0) {
             for sequence in 0..self.sequences {
                 let from = from.view().index(0, sequence).slice(0, 0..read);
-                let copies = Heads { headdim: from.shape()[1], angles: None, first: 0, back: false };
-                rotate(exec, from, &copies, &mut to.view_mut().index(0, sequence).slice(0, 0..read))?;
+                cast(exec, from, &mut to.view_mut().index(0, sequence).slice(0, 0..read))?;
             }
         }
         self.graphs = [None, None];

@@ -1,12 +1,13 @@
 //! One step of Mamba-2 between its projections.
 
 use super::LAYERS;
+use super::dense::check_dense;
 use super::row_product::{Conv, ConvParams};
 use statescan::Exec;
 use statescan::cuda::STEP_SIZE;
 use statescan::error::{Error, Result};
-use statescan::ops::check::{Checker, Kind, check_groups};
-use statescan::tensor::{DType, View, ViewMut};
+use statescan::ops::check::{Checker, check_groups};
+use statescan::tensor::{View, ViewMut};
 use statescan_cuda::{Address, AsStream, COMMON, Config, Kernel, Launch, Program, params};
 
 const OP: &str = "mamba2_step";
@@ -67,7 +68,7 @@ pub struct Mamba2Step<'a> {
 /// a CUDA one. Nothing is written then.
 pub fn mamba2_step(exec: &Exec, args: &Mamba2Step<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
     let stream = exec.as_stream()?;
-    let (mut checker, single) = (Checker::new(OP, exec.device()), Kind::Exact(DType::F32));
+    let mut checker = Checker::new(OP, exec.device());
     let [channels, width] = args.conv.check(OP, &mut checker)?;
     let (heads, inner, groups) = (args.a.len(), args.z.len(), args.groups);
     check_groups(OP, "groups", groups, heads)?;
@@ -79,15 +80,15 @@ pub fn mamba2_step(exec: &Exec, args: &Mamba2Step<'_>, state: &mut ViewMut<'_>, 
             why: "it has 2 groups (1 to 512 states) channels of a convolution beside those of heads",
         });
     }
-    checker.read("conv_state", &args.conv_state, single, &[channels, width - 1])?;
-    let of_heads = [("dt", &args.dt), ("dt_bias", &args.dt_bias), ("a", &args.a), ("d", &args.d)];
-    of_heads.into_iter().try_for_each(|(argument, view)| checker.read(argument, view, single, &[heads]))?;
-    checker.read("z", &args.z, single, &[inner])?;
-    checker.write("state", state, single, &[inner, states])?;
-    checker.write("y", y, single, &[inner])?;
-    let others = [("conv_state", args.conv_state), ("z", args.z), ("state", state.as_view()), ("y", y.as_view())];
-    let of_heads = of_heads.map(|(argument, view)| (argument, *view));
-    of_heads.into_iter().chain(others).try_for_each(|(argument, view)| checker.dense(argument, Some(view)))?;
+    let read = [
+        ("conv_state", &args.conv_state, &[channels, width - 1][..]),
+        ("dt", &args.dt, &[heads]),
+        ("dt_bias", &args.dt_bias, &[heads]),
+        ("a", &args.a, &[heads]),
+        ("d", &args.d, &[heads]),
+        ("z", &args.z, &[inner]),
+    ];
+    check_dense(&mut checker, &read, &[("state", state, &[inner, states]), ("y", y, &[inner])])?;
     checker.finish()?;
     let kernel = kernel(args, [inner, width, states], [state.as_view(), y.as_view()])?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration describes

@@ -1,6 +1,7 @@
 //! One step of Mamba between its projections.
 
 use super::LAYERS;
+use super::dense::check_dense;
 use super::row_product::{Conv, ConvParams};
 use super::rows::Rows;
 use core::ffi::c_void;
@@ -8,7 +9,7 @@ use statescan::Exec;
 use statescan::cuda::STEP_SIZE;
 use statescan::error::{Error, Result};
 use statescan::ops::check::{Checker, Kind};
-use statescan::tensor::{DType, View, ViewMut};
+use statescan::tensor::{View, ViewMut};
 use statescan_cuda::{Address, AsStream, COMMON, Config, Kernel, Launch, Program, params};
 
 const OP: &str = "mamba_step";
@@ -73,7 +74,7 @@ pub fn mamba_step(
     y: &mut ViewMut<'_>,
 ) -> Result<()> {
     let stream = exec.as_stream()?;
-    let (mut checker, single) = (Checker::new(OP, exec.device()), Kind::Exact(DType::F32));
+    let mut checker = Checker::new(OP, exec.device());
     let [channels, width] = args.conv.check(OP, &mut checker)?;
     let dt_weight = Rows::of(OP, "dt_weight", &args.dt_weight)?;
     let states = args.a.shape().last().copied().unwrap_or(0);
@@ -84,27 +85,20 @@ pub fn mamba_step(
             why: "it has from 1 to 1024 states, and step sizes of a rank from 1 to 1024",
         });
     }
-    checker.read("maps", &args.maps, single, &[rank + 2 * states])?;
-    checker.read("dt_weight", &args.dt_weight, Kind::Real, &[channels, rank])?;
-    checker.read("dt_bias", &args.dt_bias, single, &[channels])?;
-    checker.read("a", &args.a, single, &[channels, states])?;
-    checker.read("d", &args.d, single, &[channels])?;
-    checker.read("z", &args.z, single, &[channels])?;
-    checker.write("conv_state", conv_state, single, &[channels, width - 1])?;
-    checker.write("state", state, single, &[channels, states])?;
-    checker.write("y", y, single, &[channels])?;
     let read = [
-        ("maps", args.maps),
-        ("dt_weight", args.dt_weight),
-        ("dt_bias", args.dt_bias),
-        ("a", args.a),
-        ("d", args.d),
-        ("z", args.z),
+        ("maps", &args.maps, &[rank + 2 * states][..]),
+        ("dt_bias", &args.dt_bias, &[channels]),
+        ("a", &args.a, &[channels, states]),
+        ("d", &args.d, &[channels]),
+        ("z", &args.z, &[channels]),
     ];
-    let written = [("conv_state", conv_state.as_view()), ("state", state.as_view()), ("y", y.as_view())];
-    read.into_iter().chain(written).try_for_each(|(argument, view)| checker.dense(argument, Some(view)))?;
+    let written =
+        [("conv_state", &*conv_state, &[channels, width - 1][..]), ("state", state, &[channels, states]), ("y", y, &[channels])];
+    checker.read("dt_weight", &args.dt_weight, Kind::Real, &[channels, rank])?;
+    checker.dense("dt_weight", Some(args.dt_weight))?;
+    check_dense(&mut checker, &read, &written)?;
     checker.finish()?;
-    let written = written.map(|(_, view)| view);
+    let written = [conv_state.as_view(), state.as_view(), y.as_view()];
     let kernel = kernel(args, [channels, width, rank, states], written)?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration describes
     // their types and sizes.

@@ -17,6 +17,7 @@
 //!
 //! Rows are neighbours in memory or lie the same distance apart; leading axes count as rows. On the CPU there is [`linear`](statescan::linear).
 
+mod dense;
 mod embedding;
 pub mod hybrid;
 mod largest;

@@ -1,6 +1,7 @@
 //! One row times a matrix, at the rate of memory.
 
 use super::LAYERS;
+use super::dense::check_dense;
 use super::rows::Rows;
 use core::ffi::c_void;
 use statescan::Exec;
@@ -71,12 +72,11 @@ impl<'a> Conv<'a> {
             let expected = "(channels, 2 to 8)".into();
             return Err(Error::Rank { op, argument: "conv.weight", expected, got: self.weight.shape(), help: String::new() });
         };
-        let single = Kind::Exact(DType::F32);
-        checker.read("conv.input", &self.input, single, &[channels])?;
-        checker.read("conv.weight", &self.weight, single, &[channels, width])?;
-        checker.read_if("conv.bias", &self.bias, single, &[channels])?;
-        let all = [("conv.input", Some(self.input)), ("conv.weight", Some(self.weight)), ("conv.bias", self.bias)];
-        all.into_iter().try_for_each(|(argument, view)| checker.dense(argument, view))?;
+        let read = [("conv.input", &self.input, &[channels][..]), ("conv.weight", &self.weight, &[channels, width])];
+        check_dense(checker, &read, &[])?;
+        if let Some(bias) = &self.bias {
+            check_dense(checker, &[("conv.bias", bias, &[channels])], &[])?;
+        }
         Ok([channels, width])
     }
 

@@ -39,8 +39,11 @@ pub(crate) trait Device {
     /// The transpose of a matrix as the weight of a product; it may take a room.
     fn transposed<'t>(&self, matrix: View<'t>, room: &'t mut Room) -> Result<View<'t>>;
 
-    /// Rows `y` that are rows `x` with each head turned by its position, or back, or without angles copies.
-    fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()>;
+    /// Rotary positions: rows `y` that are rows `x` with each head turned by its position, or back, or where there are no angles as it is.
+    fn rope(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()>;
+
+    /// Rows in another type.
+    fn cast(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()>;
 
     /// Makes scores (rows, columns) the shares of what each row attends to: the softmax of `scale` times them, over the first `seen` columns in the first
     /// row and one more in each that follows. The shares of others are zero.

@@ -47,11 +47,15 @@ impl Device for Host<'_> {
         Ok(room.of(columns))
     }
 
-    fn rotate(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        for (i, (to, from)) in rows_mut::<f32>(y).zip(rows::<f32>(&x)).enumerate() {
-            to.copy_from_slice(from);
-            numbers::rotate(to, of, of.first + i);
-        }
+    fn rope(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        self.cast(x, y)?;
+        rows_mut::<f32>(y).enumerate().for_each(|(i, row)| numbers::rope(row, of, of.first + i));
+        Ok(())
+    }
+
+    /// Everything on the host is f32.
+    fn cast(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+        rows_mut::<f32>(y).zip(rows::<f32>(&x)).for_each(|(to, from)| to.copy_from_slice(from));
         Ok(())
     }
 

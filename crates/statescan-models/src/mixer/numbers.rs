@@ -43,7 +43,7 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 }
 
 /// Turns all heads of a row at a position, or back.
-pub(super) fn rotate(row: &mut [f32], of: &Heads<'_>, position: usize) {
+pub(super) fn rope(row: &mut [f32], of: &Heads<'_>, position: usize) {
     let Some(angles) = of.angles else { return };
     let (half, sign) = (angles.len(), if of.back { -1.0 } else { 1.0 });
     let angles = rows::<f32>(&angles).next().unwrap_or_default();

@@ -228,7 +228,7 @@ impl<T: Written> Batch<'_, T> {
     fn without_norm(&mut self, layer: usize) -> Result<()> {
         let (of, rows, zeros) = (self.of, self.steps.rows(), self.zeros_in_front(layer));
         let TrainingRooms { dstream: [behind, front], dmixed, dnormed, .. } = &mut *self.back;
-        of.device.dropout(dnormed.of(rows), None, 1.0, &mut front.of_mut(rows))?;
+        of.device.cast(dnormed.of(rows), &mut front.of_mut(rows))?;
         of.device.accumulate(behind.of(rows), &mut front.of_mut(rows))?;
         if layer > 0 {
             of.device.dropout(front.of(rows), zeros, of.config.scales.residual, &mut dmixed.of_mut(rows))?;

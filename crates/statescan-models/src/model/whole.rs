@@ -43,7 +43,7 @@ impl<'m> Whole<'m> {
             return pass(&self.mixers[layer], normed.of(rows), mixer);
         }
         behind.grow(self.device.exec(), DType::F32, rows, self.config.dim)?;
-        self.device.dropout(stream, None, 1.0, &mut normed.of_mut(rows))?;
+        self.device.cast(stream, &mut normed.of_mut(rows))?;
         let last = pass(&self.mixers[layer], normed.of(rows), mixer)?;
         self.device.product(mixer.mixed.of(rows), last, &mut behind.of_mut(rows))?;
         Ok(last)

@@ -3,7 +3,7 @@
 //!
 //! | call | what it computes |
 //! |---|---|
-//! | [`rotate`] | rows whose heads are turned by their positions, or back, or copied |
+//! | [`rope`], [`cast`] | rows whose heads are turned by their positions (rotary positions), or back; rows in another type |
 //! | [`softmax`], [`softmax_backward`] | shares of what each row attends to, from scores |
 //! | [`gate`], [`gate_backward`] | `y = silu(gates) ups` |
 //! | [`output_gate`], [`output_gate_backward`] | what heads attend to times the sigmoid of their gates |
@@ -16,7 +16,7 @@
 mod accumulate;
 mod gate;
 mod output_gate;
-mod rotate;
+mod rope;
 mod softmax;
 mod step;
 #[cfg(test)]
@@ -25,7 +25,7 @@ mod tests;
 pub use accumulate::accumulate;
 pub use gate::{gate, gate_backward};
 pub use output_gate::{output_gate, output_gate_backward};
-pub use rotate::{Heads, rotate};
+pub use rope::{Heads, cast, rope};
 pub use softmax::{softmax, softmax_backward};
 pub use step::{AttentionStep, attention_step};
 

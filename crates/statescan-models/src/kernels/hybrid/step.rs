@@ -1,8 +1,9 @@
 //! One row of attention between its projections.
 
 use super::super::LAYERS;
+use super::super::dense::check_dense;
 use super::ROTATION;
-use super::rotate::Heads;
+use super::rope::Heads;
 use statescan::Exec;
 use statescan::cuda::STEP_SIZE;
 use statescan::error::{Error, Result};
@@ -67,7 +68,7 @@ pub fn attention_step(
     y: &mut ViewMut<'_>,
 ) -> Result<()> {
     let stream = exec.as_stream()?;
-    let (single, headdim) = (Kind::Exact(DType::F32), args.headdim);
+    let headdim = args.headdim;
     let pairs = Heads { headdim, angles: args.angles, first: 0, back: false }.pairs(OP)?;
     let [room, columns] = keys.shape()[..] else {
         return Err(Error::Rank {
@@ -85,18 +86,17 @@ pub fn attention_step(
     [columns, wide].into_iter().try_for_each(|columns| check_groups(OP, "headdim", headdim, columns))?;
     check_groups(OP, "heads of keys", columns / headdim, wide / headdim)?;
     let mut checker = Checker::new(OP, exec.device());
-    checker.read("projected", &args.projected, single, &[wide + 2 * columns])?;
-    checker.read_if("angles", &args.angles, single, &[pairs])?;
+    check_dense(
+        &mut checker,
+        &[("projected", &args.projected, &[wide + 2 * columns])],
+        &[("keys", keys, &[room, columns]), ("values", values, &[room, columns]), ("y", y, &[wide])],
+    )?;
+    if let Some(angles) = &args.angles {
+        check_dense(&mut checker, &[("angles", angles, &[pairs])], &[])?;
+    }
     checker.read("position", &args.position, Kind::Exact(DType::I32), &[1])?;
-    checker.write("keys", keys, single, &[room, columns])?;
-    checker.write("values", values, single, &[room, columns])?;
-    checker.write("y", y, single, &[wide])?;
-    let written = [("keys", keys.as_view()), ("values", values.as_view()), ("y", y.as_view())];
-    let read = [("projected", Some(args.projected)), ("angles", args.angles)];
-    let written_too = written.map(|(argument, view)| (argument, Some(view)));
-    read.into_iter().chain(written_too).try_for_each(|(argument, view)| checker.dense(argument, view))?;
     checker.finish()?;
-    let kernel = kernel(args, pairs, written.map(|(_, view)| view))?;
+    let kernel = kernel(args, pairs, [keys.as_view(), values.as_view(), y.as_view()])?;
     // SAFETY: as in `mamba2_step`; positions beyond the room are left alone.
     unsafe { kernel.launch(stream, &ATTENTION_STEP) }.map_err(Into::into)
 }

@@ -16,7 +16,7 @@ fn kernels_of_hybrids_compile() {
         let own = Rows { dtype, ..wide };
         let heads = Heads { headdim: 64, angles: None, first: 0, back: false };
         for rows in [[own, wide], [wide, own]] {
-            suite.add(&rotate::ROTATE, &rotate::kernel(&rows, &heads, 0).unwrap().config, 0);
+            suite.add(&rope::ROPE, &rope::kernel(&rows, &heads, 0).unwrap().config, 0);
         }
         suite.add(&gate::GATE, &gate::kernel(&own, &own, None).unwrap().config, 0);
         suite.add(&gate::GATE_BACKWARD, &gate::kernel(&own, &own, Some(&own)).unwrap().config, 0);
@@ -81,7 +81,7 @@ fn rows_are_turned_and_gated_as_in_plain_loops() -> Result<()> {
             for to in [DType::F32, dtype] {
                 // rows of a wider tensor, whose other columns stay
                 let (mut expected_all, mut y) = random(&exec, to, &[rows, columns + 2], 2);
-                rotate(&exec, on_x.view().slice(1, 3..columns + 3), &of, &mut y.view_mut().slice(1, 0..columns))?;
+                rope(&exec, on_x.view().slice(1, 3..columns + 3), &of, &mut y.view_mut().slice(1, 0..columns))?;
                 expected_all
                     .chunks_mut(columns + 2)
                     .zip(expected.chunks(columns))
@@ -199,8 +199,8 @@ fn gradients_are_those_of_plain_loops() -> Result<()> {
     let (x, on_x) = random(&exec, DType::F32, &[50, 3 * 40], 7);
     let heads = Heads { headdim: 40, angles: Some(angles.view()), first: 1000, back: false };
     let [mut turned, mut again] = [Tensor::empty(&exec, DType::F32, &[50, 120])?, Tensor::empty(&exec, DType::F32, &[50, 120])?];
-    rotate(&exec, on_x.view(), &heads, &mut turned.view_mut())?;
-    rotate(&exec, turned.view(), &Heads { back: true, ..heads }, &mut again.view_mut())?;
+    rope(&exec, on_x.view(), &heads, &mut turned.view_mut())?;
+    rope(&exec, turned.view(), &Heads { back: true, ..heads }, &mut again.view_mut())?;
     check("turned back", &numbers(&again)?, &x, 1e-6);
     Ok(())
 }

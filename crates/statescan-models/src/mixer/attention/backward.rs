@@ -68,12 +68,12 @@ pub(super) fn backward(run: &Run<'_>, mut back: Back<'_>, rooms: &mut Rooms, own
         let sequence = Sequence { rows: rows.clone(), position: 0, keys, values };
         sequence.backward(run, queries, [&mut *scores, &mut *turned], own)?;
         let Rooms { own: [dprojected, _, _, _, drotated, _, dnormed], .. } = &mut *own;
-        let (back, copies) = (Heads { back: true, ..turns(run, 0) }, Heads { angles: None, ..turns(run, 0) });
+        let back = Heads { back: true, ..turns(run, 0) };
         let to = if weights.norms.is_some() { dnormed } else { &mut *dprojected };
         let both = &mut rows_mut(to, &rows).slice(1, 0..wide + width);
-        device.rotate(part(drotated, &rows).slice(1, 0..wide + width), &back, both)?;
+        device.rope(part(drotated, &rows).slice(1, 0..wide + width), &back, both)?;
         let values = &mut rows_mut(dprojected, &rows).slice(1, of_queries + width..all);
-        device.rotate(part(drotated, &rows).slice(1, wide + width..wide + 2 * width), &copies, values)?;
+        device.cast(part(drotated, &rows).slice(1, wide + width..wide + 2 * width), values)?;
     }
     let Rooms { own: [dprojected, .., dnormed], workspace, .. } = own;
     if let Some((norms, into)) = weights.norms.zip(into.norms) {

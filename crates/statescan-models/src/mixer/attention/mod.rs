@@ -1,7 +1,7 @@
 //! Grouped-query attention with rotary positions:
 //!
 //! ```text
-//! q, k, v = q_proj(u), k_proj(u), v_proj(u)      q, k = rotate(q), rotate(k)      y = softmax(scale q k^T, up to each row) v      o_proj(y)
+//! q, k, v = q_proj(u), k_proj(u), v_proj(u)      q, k = rope(q), rope(k)      y = softmax(scale q k^T, up to each row) v      o_proj(y)
 //! ```
 //!
 //! Some families have norms of queries and keys before they are rotated, and gates, which the projection to queries has behind each head.
@@ -189,15 +189,18 @@ impl Mix for Attention {
             for (sequence, start) in rows.step_by(steps.steps).enumerate() {
                 let (rows, new) = (start..start + steps.steps, position..position + steps.steps);
                 let [from, values_from] = [turned_from, projected].map(|room| part(room, &rows));
-                device.rotate(from.slice(1, 0..wide), &turns(run, position), &mut rows_mut(queries, &rows))?;
+                device.rope(from.slice(1, 0..wide), &turns(run, position), &mut rows_mut(queries, &rows))?;
                 let [mut keys, mut values] = match &mut grown[..] {
                     [keys, values] => [keys, values].map(|all| all.reborrow().index(0, sequence)),
                     _ => <[_; 2]>::from(rows_mut(known, &rows).split_at(1, width)),
                 };
-                let (of_keys, copies) = (turns(run, position), Heads { angles: None, ..turns(run, position) });
-                device.rotate(from.slice(1, wide..wide + width), &of_keys, &mut keys.reborrow().slice(0, new.clone()))?;
+                device.rope(
+                    from.slice(1, wide..wide + width),
+                    &turns(run, position),
+                    &mut keys.reborrow().slice(0, new.clone()),
+                )?;
                 let columns = of_queries + width..of_queries + 2 * width;
-                device.rotate(values_from.slice(1, columns), &copies, &mut values.reborrow().slice(0, new))?;
+                device.cast(values_from.slice(1, columns), &mut values.reborrow().slice(0, new))?;
                 let sequence = Sequence { rows, position, keys: keys.as_view(), values: values.as_view() };
                 sequence.attend(run, queries, [&mut *scores, &mut *turned], to)?;
             }
@@ -207,8 +210,7 @@ impl Mix for Attention {
             device.output_gate(queries, run.config.attention.headdim, &mut to.of_mut(count))?;
         }
         if rounds {
-            let copies = Heads { angles: None, ..turns(run, 0) };
-            device.rotate(attended.of(count), &copies, &mut mixed.of_mut(count))?;
+            device.cast(attended.of(count), &mut mixed.of_mut(count))?;
         }
         Ok(o_proj)
     }

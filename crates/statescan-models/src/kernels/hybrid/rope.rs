@@ -9,13 +9,13 @@ use statescan::ops::check::{Checker, Kind, check_groups};
 use statescan::tensor::{DType, View, ViewMut};
 use statescan_cuda::{Address, AsStream, COMMON, Config, Kernel, Launch, Program, params};
 
-const OP: &str = "rotate";
+const OP: &str = "rope";
 const THREADS: usize = 256;
 
-pub(super) static ROTATE: Program<Params> = Program::new(OP, &[COMMON, ROTATION], include_str!("rotate.cu"));
+pub(super) static ROPE: Program<Params> = Program::new(OP, &[COMMON, ROTATION], include_str!("rope.cu"));
 
 params! {
-    /// Parameters of `rotate`.
+    /// Parameters of `rope`.
     pub(super) struct Params {
         x: Address<c_void>,
         y: Address<c_void>,
@@ -64,7 +64,7 @@ impl Heads<'_> {
 /// # Errors
 /// Arguments of wrong shapes, types or devices, rows that are not neighbours or no whole heads, results that overlap something; an executor that is not
 /// a CUDA one. Nothing is written then.
-pub fn rotate(exec: &Exec, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+pub fn rope(exec: &Exec, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
     let stream = exec.as_stream()?;
     let (result, pairs) = (y.as_view(), of.pairs(OP)?);
     let rows = [Rows::of(OP, "x", &x)?, Rows::of(OP, "y", &result)?];
@@ -79,7 +79,16 @@ pub fn rotate(exec: &Exec, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> 
         return Ok(());
     }
     // SAFETY: as in `row_product`.
-    unsafe { kernel(&rows, of, pairs)?.launch(stream, &ROTATE) }.map_err(Into::into)
+    unsafe { kernel(&rows, of, pairs)?.launch(stream, &ROPE) }.map_err(Into::into)
+}
+
+/// Rows `x` as rows `y`, as [`rope`] without angles: in another type.
+///
+/// # Errors
+/// As [`rope`].
+pub fn cast(exec: &Exec, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
+    let headdim = x.shape().last().copied().unwrap_or(1).max(1);
+    rope(exec, x, &Heads { headdim, angles: None, first: 0, back: false }, y)
 }
 
 pub(super) fn kernel([x, y]: &[Rows; 2], of: &Heads<'_>, pairs: usize) -> Result<Kernel<Params>> {

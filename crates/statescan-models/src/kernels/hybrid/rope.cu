@@ -1,6 +1,6 @@
 // Rows whose heads are turned by their positions: a thread has one number of a row.
 
-extern "C" __global__ void __launch_bounds__(THREADS) rotate(const __grid_constant__ Params p) {
+extern "C" __global__ void __launch_bounds__(THREADS) rope(const __grid_constant__ Params p) {
   const i64 at = i64(blockIdx.x) * THREADS + threadIdx.x, row = at / p.columns;
   if (row >= p.rows) return;
   const u32 column = u32(at % p.columns), d = column % p.headdim;
