@@ -3,36 +3,12 @@
 use super::call::{Call, Given, PassKind, Written};
 use super::check::{Checker, Kind};
 use super::op::Problem;
-use super::pool::Pool;
 use super::signature::{Output, Saved, Signature};
+use super::states::{Pool, States};
 use crate::cuda::{Key, Queue, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Device, RawViewMut, Shape, View, ViewMut};
 use core::cell::Cell;
-
-/// The states of a call that are no arguments.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct States<'a> {
-    /// Their shapes, which may say how packed sequences have states.
-    pub shapes: [Option<Shape>; 2],
-    /// The pool that states lie in.
-    pub pool: Option<Pool<'a>>,
-}
-
-/// No other states.
-pub(crate) const NO_STATES: States<'static> = States { shapes: [None; 2], pool: None };
-
-impl States<'_> {
-    /// States of these shapes.
-    pub(crate) fn of_shapes(shapes: [Option<Shape>; 2]) -> Self {
-        States { shapes, pool: None }
-    }
-
-    /// The shapes of all states of a call that has this one among its arguments.
-    pub(crate) fn beside(&self, initial: &Option<View<'_>>) -> impl Iterator<Item = Shape> {
-        initial.as_ref().map(View::shape).into_iter().chain(self.shapes.into_iter().flatten())
-    }
-}
 
 /// Cached lengths: of saved states, and of scratch memory forward, and backward without and with what the forward pass kept.
 #[derive(Default)]

@@ -43,6 +43,7 @@ pub mod simplified_scan;
 pub(crate) mod slots;
 pub mod slotted;
 pub mod ssd;
+pub(crate) mod states;
 pub(crate) mod summary;
 pub(crate) mod table;
 

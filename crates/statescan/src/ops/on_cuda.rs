@@ -1,8 +1,8 @@
 //! The part that operations on CUDA share: the names of `common.cuh`, and the calls that CUDA refuses.
 
-use super::pool::Pool;
 use super::sequences::{Segments, Sequences};
 use super::slots as step_slots;
+use super::states::Pool;
 use crate::cuda::{Address, Config, Value, neighbours, params};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, RawViewMut, View};

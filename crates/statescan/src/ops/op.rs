@@ -3,8 +3,8 @@
 //! [by position](super::prepared).
 
 use super::call::{Call, Given, Written};
-use super::checked::States;
 use super::slots::Slots;
+use super::states::States;
 use super::summary::Summary;
 use crate::cuda::{Queue, Stream};
 use crate::error::{Error, Result};

@@ -1,10 +1,10 @@
 //! Every operation by name: its signature, and what runs a [`Call`] of it.
 
 use super::call::{Call, Given, Planned, Written};
-use super::checked::NO_STATES;
 use super::op::{Op, Step};
 pub use super::prepared::Prepared;
 use super::signature::Signature;
+use super::states::NO_STATES;
 use super::summary::Summary;
 use super::{causal_conv1d, gated_delta_rule, linear_scan, norm, selective_scan, simplified_scan, ssd};
 use crate::cuda::{Gpu, PlannedLaunch, on_a_device};

@@ -9,23 +9,13 @@
 //! one slot give wrong results.
 
 use super::call::{Call, Written};
-use super::check::{Checker, Kind, read_slots, state_rows};
-use super::checked::States;
-use super::normal::Normal;
 use super::op::{Op, Step};
 use super::prepared::Prepared;
-use super::sequences::{Segments, StateRow};
-use super::signature::{Argument, Role, Saved, Signature, index};
+use super::signature::{Argument, Role, Saved, Signature};
+use super::states::{Pool, READ, STATE_POOL, States, WRITE};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{Dense, Device, Shape, View, ViewMut};
-
-/// The name of a pool in errors and calls.
-const STATE_POOL: &str = "state_pool";
-/// The slots that sequences start from.
-const READ: Argument = index(&["S"]).field("read_indices", "").required();
-/// The slots that sequences leave their states in.
-const WRITE: Argument = index(&["S"]).field("write_indices", "").required();
+use crate::tensor::{Dense, Shape, View, ViewMut};
 
 /// An operation's arguments, and behind them the slots of sequences.
 pub(crate) const fn with_slots<const N: usize>(arguments: &[Argument]) -> [Argument; N] {
@@ -129,107 +119,6 @@ fn with_pool<'a>(args: &'a impl InPool, read: View<'a>, write: View<'a>) -> (Cal
     (call, pooled)
 }
 
-/// A pool that a call reads, and where its sequences lie in it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pool<'a> {
-    pub states: View<'a>,
-    pub read: View<'a>,
-    pub write: View<'a>,
-}
-
-impl<'a> Pool<'a> {
-    pub(crate) fn slots(&self) -> usize {
-        self.states.shape()[0]
-    }
-
-    /// Returns the views that are part of a key besides: a pool in place is written, too.
-    pub(crate) fn views(&self) -> [&View<'a>; 2] {
-        [&self.read, &self.write]
-    }
-
-    /// Adds the indices to the tensors that must not overlap an output.
-    pub(crate) fn slots_are_read<'c>(&'c self, checker: &mut Checker<'c>) {
-        checker.reads(READ.field, &self.read);
-        checker.reads(WRITE.field, &self.write);
-    }
-
-    /// Refuses another shape of the indices, another device.
-    fn check(&self, op: &'static str, device: Device, own: &[usize], rows: usize) -> Result<()> {
-        if self.states.rank() == 0 {
-            let (expected, got) = ("(slots, ..)".into(), self.states.shape());
-            return Err(Error::Rank { op, argument: STATE_POOL, expected, got, help: String::new() });
-        }
-        let mut checker = Checker::new(op, device);
-        checker.read(STATE_POOL, &self.states, Kind::Float, &Shape::concat(&[&[self.slots()], own]))?;
-        for (argument, view) in [(READ.field, &self.read), (WRITE.field, &self.write)] {
-            checker.read(argument, view, Kind::Index, &[rows])?;
-        }
-        Ok(())
-    }
-
-    /// Puts slots in the place of the states of rows, where the host can read them.
-    fn place(&self, op: &'static str, segments: &mut Segments, rows: usize) -> Result<()> {
-        let slots = self.slots();
-        let write = state_rows(op, WRITE.field, Some(&self.write), rows, slots)?;
-        let read = read_slots(op, READ.field, &self.read, slots, &write, |row| row)?;
-        let slot = |slots: &[Option<usize>], place: Option<StateRow>| Some((slots[place?.0]?, 0));
-        for segment in &mut segments.list {
-            segment.initial = slot(&read, segment.initial);
-            segment.last = slot(&write, segment.last);
-        }
-        Ok(())
-    }
-}
-
-/// The places of a call's states, once its time is divided.
-#[derive(Debug)]
-pub(crate) struct Placed<'a> {
-    /// In the direction of the scan.
-    pub segments: Segments,
-    /// The shape of a state tensor as the caller has it.
-    pub shape: Shape,
-    pub normal: Normal,
-    /// The states that are read, in normal form.
-    pub initial: Option<View<'a>>,
-    pub pool: Option<Pool<'a>>,
-}
-
-impl Segments {
-    /// The shape of states whose trailing axes are `own`, checks of those that are read, and segments in the direction of the scan: `reverse` is the
-    /// length of a reversed time axis.
-    pub(crate) fn placed<'a>(
-        self,
-        (checker, device): (&Checker<'_>, Device),
-        (signature, views): (&'static Signature, &[Option<&View<'a>>]),
-        own: &[usize],
-        reverse: Option<usize>,
-        states: States<'a>,
-    ) -> Result<Placed<'a>> {
-        let (op, rows) = (checker.op(), self.rows());
-        let initial =
-            signature.arguments.iter().zip(views).find_map(|(argument, view)| view.filter(|_| argument.role == Role::State));
-        let (shape, initial) = match states.pool {
-            None => (self.state_shape(own), initial.copied()),
-            Some(pool) => {
-                pool.check(op, device, own, rows)?;
-                (pool.states.shape(), Some(pool.states))
-            }
-        };
-        if states.pool.is_none() {
-            checker.bind_state(signature, views, &shape)?;
-        }
-        let normal = Normal::new(reverse.is_some(), &self);
-        let mut segments = match reverse {
-            Some(seqlen) => self.reversed(seqlen),
-            None => self,
-        };
-        if let Some(pool) = states.pool.filter(|_| device == Device::Cpu) {
-            pool.place(op, &mut segments, rows)?;
-        }
-        Ok(Placed { segments, shape, normal, initial: initial.map(|view| normal.state(view)), pool: states.pool })
-    }
-}
-
 /// The operation of a table whose states lie in a pool.
 pub struct Pooled {
     pub(crate) op: &'static dyn Op,
@@ -309,19 +198,5 @@ impl Step for Pooled {
             states.data_mut()[slot * each..][..each].copy_from_slice(&after.data()[row * each..][..each]);
         }
         Ok([results.swap_remove(0), states])
-    }
-}
-
-#[cfg(all(test, feature = "cuda"))]
-pub(crate) mod testing {
-    use super::{Pool, States};
-    use crate::cuda::testing::tensor;
-    use crate::tensor::DType;
-
-    /// A pool on a device for so many rows or sequences, whose states have these sizes.
-    pub(crate) fn pool(dtype: DType, rows: usize, own: &[usize]) -> States<'static> {
-        let states = tensor(dtype, &[&[2 * rows], own].concat());
-        let (read, write) = (tensor(DType::I32, &[rows]), tensor(DType::I64, &[rows]));
-        States { pool: Some(Pool { states, read, write }), ..States::default() }
     }
 }

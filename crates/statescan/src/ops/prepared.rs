@@ -2,10 +2,10 @@
 //! position and Python go through them.
 
 use super::call::{Call, Given, PassKind, Planned, Written, carried};
-use super::checked::{Checked, Lengths, NO_STATES, States, other_form, states_of_gradients, states_of_results};
+use super::checked::{Checked, Lengths, other_form, states_of_gradients, states_of_results};
 use super::op::{Op, Place, Problem, TwoPhase, whole};
-use super::pool::Pool;
 use super::signature::Argument;
+use super::states::{NO_STATES, Pool, States};
 use super::summary::Summary;
 use crate::cuda::{Key, Queue};
 use crate::error::Result;

@@ -5,8 +5,8 @@ use super::{Args, Cotangents, GradientTargets, OP, Sources, Table, Targets, cpu,
 use crate::cuda::Stream;
 use crate::error::Result;
 use crate::ops::call::{Call, Given, Written};
-use crate::ops::checked::States;
 use crate::ops::op::{self, Op, Place};
+use crate::ops::states::States;
 use crate::tensor::{Dense, Device, Shape};
 
 impl Op for Table {

@@ -3,10 +3,10 @@
 use super::{Activation, Args, OP, SIGNATURE, check_width};
 use crate::error::Result;
 use crate::ops::check::Checker;
-use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segment, Segments, Sequences};
+use crate::ops::states::Pool;
+use crate::ops::states::States;
 use crate::tensor::{Device, Shape, View};
 
 /// Steps of one row that belong to no sequence.

@@ -4,10 +4,10 @@ use super::gates::{GateArgs, Gates};
 use super::{Args, MOST_WIDTH, OP, SIGNATURE};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, check_groups};
-use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
+use crate::ops::states::Pool;
+use crate::ops::states::States;
 use crate::tensor::{Device, Shape, View};
 
 /// Time runs forwards, states have a sequence axis.

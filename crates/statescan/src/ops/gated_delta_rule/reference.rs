@@ -2,9 +2,9 @@
 
 use super::{Args, Cotangents, EPS, Problem};
 use crate::error::Result;
-use crate::ops::checked::{NO_STATES, States};
 use crate::ops::oracle::{gradients, read};
 use crate::ops::sequences::{Segment, StateRow};
+use crate::ops::states::{NO_STATES, States};
 use crate::tensor::{Dense, Device, Shape, View};
 
 /// Results of [`forward`].

@@ -2,8 +2,8 @@
 
 use super::{Args, Cotangents, Problem};
 use crate::error::Result;
-use crate::ops::checked::NO_STATES;
 use crate::ops::oracle::{Scalar, gradients};
+use crate::ops::states::NO_STATES;
 use crate::tensor::{Dense, Device, View};
 use num_complex::Complex64;
 

@@ -3,8 +3,8 @@
 use super::{Args, Kind, OP, SIGNATURE};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, limit_sizes};
-use crate::ops::checked::States;
 use crate::ops::normal::Axes;
+use crate::ops::states::States;
 use crate::tensor::{Device, View};
 
 /// Rows have three leading axes.

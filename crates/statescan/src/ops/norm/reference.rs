@@ -2,9 +2,9 @@
 
 use super::{Args, Cotangents, Problem, Sources, Table};
 use crate::error::Result;
-use crate::ops::checked::NO_STATES;
 use crate::ops::oracle::silu;
 use crate::ops::prepared::Structs;
+use crate::ops::states::NO_STATES;
 use crate::tensor::{Dense, Device, Shape, View};
 
 /// Results of [`forward`].

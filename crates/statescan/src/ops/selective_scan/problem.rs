@@ -3,10 +3,10 @@
 use super::{Args, OP, Options, SIGNATURE};
 use crate::error::Result;
 use crate::ops::check::{Checker, check_groups, check_interval, limit_states};
-use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
+use crate::ops::states::Pool;
+use crate::ops::states::States;
 use crate::tensor::{Device, Shape, View};
 
 /// An input or output map in its normal form.

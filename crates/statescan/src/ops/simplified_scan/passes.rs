@@ -6,8 +6,8 @@ use crate::cuda::Stream;
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::call::{Call, Given, Written};
-use crate::ops::checked::States;
 use crate::ops::op::{self, Op, Place};
+use crate::ops::states::States;
 use crate::ops::summary::Summary;
 use crate::tensor::{Dense, Device, Shape};
 

@@ -3,11 +3,11 @@
 use super::{Args, TABLE};
 use crate::error::Result;
 use crate::ops::check::Checker;
-use crate::ops::checked::States;
 use crate::ops::discretization::Discretization;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
+use crate::ops::states::Pool;
+use crate::ops::states::States;
 use crate::tensor::{Device, Shape, View};
 
 /// Step sizes.

@@ -4,9 +4,9 @@
 
 use super::{Args, Cotangents, Problem, Step};
 use crate::error::Result;
-use crate::ops::checked::{NO_STATES, States};
 use crate::ops::oracle::{Scalar, gradients, read, sum};
 use crate::ops::sequences::Segment;
+use crate::ops::states::{NO_STATES, States};
 use crate::tensor::{Dense, Device, Shape, View};
 use core::marker::PhantomData;
 use core::ops::Mul;

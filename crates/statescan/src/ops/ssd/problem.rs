@@ -3,10 +3,10 @@
 use super::{Args, OP, SIGNATURE};
 use crate::error::{Error, Result};
 use crate::ops::check::{Checker, check_groups, check_interval};
-use crate::ops::checked::States;
 use crate::ops::normal::{Axes, Normal};
-use crate::ops::pool::Pool;
 use crate::ops::sequences::{Extent, Segments, Sequences};
+use crate::ops::states::Pool;
+use crate::ops::states::States;
 use crate::step_size::StepSize;
 use crate::tensor::{Device, Shape, View};
 

@@ -2,9 +2,9 @@
 
 use super::{Args, Cotangents, Problem};
 use crate::error::Result;
-use crate::ops::checked::{NO_STATES, States};
 use crate::ops::oracle::{gradients, read, silu, sum};
 use crate::ops::sequences::Segment;
+use crate::ops::states::{NO_STATES, States};
 use crate::tensor::{Dense, Device, Shape, View};
 
 /// Results of [`forward`].

@@ -4,9 +4,9 @@ use super::{Args, OP, Outputs, Problem, SIGNATURE, forward};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::check::{Checker, Kind};
-use crate::ops::checked::{NO_STATES, States};
 use crate::ops::op::wanted;
 use crate::ops::selective_scan::{self, summary as decays};
+use crate::ops::states::{NO_STATES, States};
 use crate::ops::summary::Summary;
 use crate::tensor::Shape;
 

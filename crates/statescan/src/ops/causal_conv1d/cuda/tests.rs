@@ -3,8 +3,8 @@
 use super::super::{Activation, Args};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::checked::States;
-use crate::ops::pool::testing::pool;
+use crate::ops::states::States;
+use crate::ops::states::testing::pool;
 use crate::tensor::Device;
 
 /// Tensors of (batch, channel, step) whose steps or channels lie side by side.

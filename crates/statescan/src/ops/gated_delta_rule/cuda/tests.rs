@@ -7,10 +7,10 @@ use super::hopper::backward::Walks;
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::checked::NO_STATES;
 use crate::ops::gated_delta_rule::{Args, GradientTargets, Sources, Targets};
-use crate::ops::pool::testing::pool;
 use crate::ops::sequences::Sequences;
+use crate::ops::states::NO_STATES;
+use crate::ops::states::testing::pool;
 use crate::tensor::{Device, RawViewMut};
 
 /// (seqlen, heads, heads of values, keys, values)

@@ -4,7 +4,7 @@ use super::super::Args;
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, tensor};
-use crate::ops::checked::NO_STATES;
+use crate::ops::states::NO_STATES;
 use crate::tensor::Device;
 
 /// Compiles the passes of a scan and of its gradient.

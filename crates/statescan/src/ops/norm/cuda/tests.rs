@@ -3,7 +3,7 @@
 use super::super::{Args, Kind};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::checked::NO_STATES;
+use crate::ops::states::NO_STATES;
 use crate::tensor::DType;
 use crate::tensor::Device;
 

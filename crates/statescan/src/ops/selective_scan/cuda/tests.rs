@@ -9,8 +9,9 @@ use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Key, Numbers};
 use crate::ops::call::PassKind;
-use crate::ops::checked::{Checked, NO_STATES, States};
-use crate::ops::pool::testing::pool;
+use crate::ops::checked::Checked;
+use crate::ops::states::testing::pool;
+use crate::ops::states::{NO_STATES, States};
 use crate::tensor::Device;
 
 /// Devices with much shared memory and with little, and the architectures of both.

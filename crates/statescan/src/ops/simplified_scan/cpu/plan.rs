@@ -141,8 +141,8 @@ pub(crate) fn checkpoint(plan: &Plan, problem: &Problem<'_>, tile: usize) -> usi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::checked::NO_STATES;
     use crate::ops::simplified_scan::Args;
+    use crate::ops::states::NO_STATES;
     use crate::tensor::{Device, View};
 
     #[test]

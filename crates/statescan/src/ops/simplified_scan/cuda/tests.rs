@@ -6,10 +6,10 @@ use super::skip::{SKIP, Skip};
 use super::walk::{GRADIENTS, SCAN};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
-use crate::ops::checked::{NO_STATES, States};
 use crate::ops::discretization::Discretization;
-use crate::ops::pool::testing::pool;
 use crate::ops::sequences::Sequences;
+use crate::ops::states::testing::pool;
+use crate::ops::states::{NO_STATES, States};
 use crate::tensor::Device;
 
 const BATCH: usize = 3;

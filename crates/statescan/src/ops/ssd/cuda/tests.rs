@@ -13,10 +13,10 @@ use super::walk::{Direction, Output, Walk};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
 use crate::cuda::{Numbers, PlannedLaunch};
-use crate::ops::checked::{NO_STATES, States};
 use crate::ops::on_cuda::Pass;
-use crate::ops::pool::testing::pool;
 use crate::ops::sequences::Sequences;
+use crate::ops::states::testing::pool;
+use crate::ops::states::{NO_STATES, States};
 use crate::tensor::Device;
 
 /// The device that kernels are made for.
