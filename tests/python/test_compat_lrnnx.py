@@ -1,6 +1,8 @@
 """RG-LRU and S7 of lrnnx on ours: against its own loops, which are read from its source, results and every gradient."""
 
 import ast
+import math
+import typing
 
 import pytest
 import torch
@@ -89,6 +91,35 @@ def test_the_layer_of_s7(device):
         "base_params": 2 + r.real(DSTATE).sigmoid(),
     }
     agree(lrnnx_rules.s7_inner_fn, theirs("lrnnx.ops.s7_scan", "s7_scan_ref", "s7_inner_ref"), tensors, device, d_state=DSTATE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_layer_lru(device):
+    """Their layer computes by Fourier transforms: its method `forward` is the one that is replaced."""
+
+    class Base(torch.nn.Module):
+        def __init__(self, discretization):
+            super().__init__()
+
+    origin = origins.Origin()
+    nodes = [origin.find("lrnnx.core.convolution", name) for name in ("fft_conv", "opt_ssm_forward")]
+    nodes.append(origin.find("lrnnx.models.lti.lru", "LRU"))
+    if None in nodes:
+        pytest.skip(f"there is no lrnnx in {origins.FOLDER}: .ci/peers.sh fetches it")
+    found = vars(typing) | {"torch": torch, "nn": torch.nn, "math": math, "Tensor": torch.Tensor, "LTI_LRNN": Base}
+    exec(compile(ast.Module(nodes, []), "lru", "exec"), found)
+    torch.manual_seed(0)
+    # their powers of a decay, and the transforms, lose digits where it turns far in a step
+    layer = found["LRU"](DIM, 8, r_max=0.9, max_phase=0.1).to(device)
+    x = Random(45).real(BATCH, SEQLEN, DIM).to(device, torch.float32).requires_grad_()
+
+    def run(forward):
+        y = forward(layer, x)
+        weights = torch.linspace(-1, 1, y.numel(), device=device).view_as(y)
+        return (y, *torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()]))
+
+    for got, wanted in zip(run(lrnnx_rules.lru_forward), run(found["LRU"].forward), strict=True):
+        assert (got - wanted).abs().max() <= 1e-5 * wanted.abs().max()
 
 
 def test_steps_are_the_scans():

@@ -181,6 +181,38 @@ print(are_ours())
     assert run(code, tmp_path) == ["False", "True", "original", "False"]
 
 
+LRU = """
+import torch
+
+class LRU(torch.nn.Module):
+    def forward(self, x, integration_timesteps=None, lengths=None):
+        return "original"
+"""
+
+
+def test_a_method_of_lrnnx(tmp_path):
+    """Its layer LRU has no function for its scan."""
+    folder = tmp_path / "lrnnx/models/lti"
+    folder.mkdir(parents=True)
+    for above in (folder, *folder.parents[:2]):
+        (above / "__init__.py").touch()
+    (folder / "lru.py").write_text(LRU)
+    code = """
+import torch, statescan.compat
+from lrnnx.models.lti.lru import LRU
+layer, x = LRU(), torch.randn(2, 5, 3)
+shapes = dict.fromkeys(("nu_log", "theta_log", "gamma_log"), 4) | {"D": 3}
+shapes |= dict.fromkeys(("B_re", "B_im"), (4, 3)) | dict.fromkeys(("C_re", "C_im"), (3, 4))
+for name, shape in shapes.items():
+    setattr(layer, name, torch.zeros(shape))
+print(layer(x))
+with statescan.compat.install(replace=True):
+    print(torch.equal(layer(x), 0 * x))
+print(layer(x))
+"""
+    assert run(code, tmp_path) == ["original", "True", "original"]
+
+
 def test_the_last_context_puts_back(installed):
     code = """
 plain, first, second = statescan.compat.install(), statescan.compat.install(replace=True), statescan.compat.install(replace=True)

@@ -21,8 +21,12 @@ def _scan(own, self, hidden_states, recurrent_gate, reset, recurrent_states, acc
         return own(self, hidden_states, recurrent_gate, reset, recurrent_states, acc_dtype)
     if recurrent_states is not None:
         recurrent_states = recurrent_states.to(recurrent_gate.device)
-    a, b = (recurrent_gate * ~reset).transpose(1, 2), hidden_states.transpose(1, 2)
-    h, state = functions.linear_scan(a, b, recurrent_states)
+    if device == "cpu" and not torch.compiler.is_compiling() and not reset[:, 1:].any():
+        # one text a row: what begins there is the state, and the decays need no pass over memory
+        recurrent_states = None if recurrent_states is None else recurrent_states * ~reset[:, 0]
+    else:
+        recurrent_gate = recurrent_gate * ~reset
+    h, state = functions.linear_scan(recurrent_gate.transpose(1, 2), hidden_states.transpose(1, 2), recurrent_states)
     return h.transpose(1, 2).to(hidden_states.dtype), state.to(acc_dtype)
 
 

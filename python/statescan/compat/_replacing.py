@@ -8,6 +8,7 @@ models of the packages are left alone: they call these functions.
 import functools
 import importlib.util
 import inspect
+import pkgutil
 import sys
 import threading
 import types
@@ -21,6 +22,8 @@ from ._names import MODULES, PACKAGES, VERSIONS, sources
 LOCK = threading.RLock()
 # functions that were replaced by their full names
 _REPLACED = {}
+# methods of layers that call no function of their package for what is done here, and our functions
+_METHODS = {"lrnnx.models.lti.lru": ("LRU.forward", ".lrnnx_rules", "lru_forward")}
 # why an installed package cannot be imported
 BROKEN = {}
 
@@ -89,8 +92,7 @@ def call(name, arguments, options):
     replaced = _REPLACED.get(name)
     if replaced is None:
         # it has just been put back by another thread
-        package, _, last = name.rpartition(".")
-        return getattr(import_module(package), last)(*arguments, **options)
+        return pkgutil.resolve_name(name)(*arguments, **options)
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():
         return replaced.ours(*arguments, **options)
@@ -141,7 +143,7 @@ def replace(stand_ins):
                 continue
             for module in (module for module in MODULES if module.partition(".")[0] == package):
                 made += _replace_in(module)
-            made += _fill(package)
+            made += _fill(package) + _replace_methods(package)
         if made:
             torch = sys.modules["torch"]
             for tensor in (torch.empty(0), torch.nn.Parameter(torch.empty(0))):
@@ -171,6 +173,22 @@ def _replace_in(module):
             _REPLACED[full] = _Replaced(full, original, ours)
             _REPLACED[full].put()
             made.append(full)
+    return made
+
+
+def _replace_methods(package):
+    made = []
+    for module, (method, source, name) in _METHODS.items():
+        full = f"{module}.{method}"
+        if module.partition(".")[0] != package or full in _REPLACED:
+            continue
+        try:
+            original = pkgutil.resolve_name(full)
+        except (AttributeError, ImportError):
+            continue
+        _REPLACED[full] = _Replaced(full, original, getattr(import_module(source, __package__), name))
+        _REPLACED[full].put()
+        made.append(full)
     return made
 
 

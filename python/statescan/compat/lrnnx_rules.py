@@ -8,9 +8,18 @@ from torch.nn.functional import gelu, linear
 
 from .. import functions
 from .._linear_scan_update import linear_scan_update
-from ..derived.rules import gated, s7
+from ..derived.rules import gated, lru, s7
 
 __all__ = ["rglru_inner_fn", "rglru_scan_fn", "s7_inner_fn", "s7_scan_fn"]
+
+
+def lru_forward(self: Any, x: Tensor, integration_timesteps: Tensor | None = None, lengths: Tensor | None = None) -> Tensor:
+    """The method `forward` of the origin's layer `LRU`, which has no function for its scan: x is (batch, seqlen, d_model)."""
+    if x.dim() != 3:
+        raise ValueError(f"LRU: `x` must be of (batch, seqlen, d_model), got {tuple(x.shape)}")
+    inputs = torch.complex(x @ self.B_re.T, x @ self.B_im.T).transpose(1, 2)
+    h = lru(inputs, self.nu_log, self.theta_log, self.gamma_log)[0].transpose(1, 2)
+    return h.real @ self.C_re.T - h.imag @ self.C_im.T + x * self.D
 
 
 def rglru_scan_fn(u: Tensor, delta: Tensor, A: Tensor, return_last_state: bool = False) -> Any:
