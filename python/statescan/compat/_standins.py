@@ -182,8 +182,9 @@ def install(*, replace: bool = False) -> Installation:
     Args:
         replace: whether functions of packages that are installed run on this one, too, wherever they have been imported already.
             The packages are imported now. Their layers, norms and models stay what they are, with their parameters, and call
-            these functions; `LRU` of `lrnnx`, which calls none, has our `forward`. A call that is not possible here is the package's, with one warning for each reason; what cannot be
-            imported, as an extension or Triton is missing, is found here.
+            these functions; `LRU` of `lrnnx`, which calls none, has our `forward`. A call that is not possible here is the
+            package's, with one warning for each reason; what cannot be imported, as an extension or Triton is missing, is found
+            here.
 
     Returns:
         A context manager, which undoes this call. Calls may overlap, also in several threads: the last one undone puts back.
