@@ -46,7 +46,8 @@ class Mamba3(nn.Module):
         torch.Size([2, 20, 16])
     """
 
-    reverse = bidirectional = False
+    reverse: bool = False
+    bidirectional: bool = False
 
     def __init__(
         self,
@@ -85,10 +86,18 @@ class Mamba3(nn.Module):
         check_step_sizes(self, dt_min, dt_max, dt_init_floor)
         check_real(self, dtype)
         self._steps = (dt_min, dt_max, dt_init_floor)
-        self.d_model, self.d_state, self.expand, self.headdim = d_model, d_state, expand, headdim
-        self.num_bc_heads, self.chunk_size, self.layer_idx = ngroups, chunk_size, layer_idx
-        self.A_floor, self.A_activation, self.is_outproj_norm = A_floor, A_activation, is_outproj_norm
-        self.is_mimo, self.mimo_rank = False, 1
+        self.d_model = d_model
+        self.d_state = d_state
+        self.expand = expand
+        self.headdim = headdim
+        self.num_bc_heads = ngroups
+        self.chunk_size = chunk_size
+        self.layer_idx = layer_idx
+        self.A_floor = A_floor
+        self.A_activation = A_activation
+        self.is_outproj_norm = is_outproj_norm
+        self.is_mimo: bool = False
+        self.mimo_rank: int = 1
         self.d_inner: int = expand * d_model
         self.nheads: int = self.d_inner // headdim
         if self.d_inner % headdim:
@@ -96,7 +105,8 @@ class Mamba3(nn.Module):
         if self.nheads % ngroups:
             raise ValueError(f"Mamba3: `ngroups` must divide the {self.nheads} heads, got {ngroups}")
         self.num_rope_angles: int = int(d_state * rope_fraction) // 2
-        self.rotary_dim_divisor, self.split_tensor_size = int(2 / rope_fraction), 2 * self.num_rope_angles
+        self.rotary_dim_divisor: int = int(2 / rope_fraction)
+        self.split_tensor_size: int = 2 * self.num_rope_angles
 
         where = {"device": device, "dtype": dtype}
         maps = ngroups * d_state
