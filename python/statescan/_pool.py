@@ -10,10 +10,11 @@ from ._types import Array
 class StatePool:
     """A pool of states in the place of an initial state: sequences start from its slots and leave their states in its slots.
 
-    `selective_scan`, `ssd`, `gated_delta_rule`, `simplified_scan`, `s5_inner` and `causal_conv1d` take it as `initial_state` (or
-    `initial_states`). They change `states` in place, where their description has the state after the last step return `states`
-    itself, and gather and copy nothing; `out` is for y alone. There are no gradients: a backward
-    pass through such a call is an error. For JAX arrays, which do not change, they return a changed copy of the whole pool.
+    `selective_scan`, `ssd`, `gated_delta_rule`, `simplified_scan`, `s5_inner`, `linear_scan` and `causal_conv1d` take it as
+    `initial_state` (or `initial_states`); the rows of `linear_scan` are those of its first axis. They change `states` in place,
+    where their description has the state after the last step return `states` itself, and gather and copy nothing; `out` is for y
+    alone. There are no gradients: a backward pass through such a call is an error. For JAX arrays, which do not change, they
+    return a changed copy of the whole pool.
 
     Args:
         states: (slots, ..), the trailing axes those of an initial state; float32, float64, bfloat16 or float16, or complex
@@ -46,8 +47,6 @@ State: TypeAlias = Array | StatePool
 
 def moved(op, pool, tensors, step):
     """The results of a call whose initial state is a pool: `step` runs what changes it."""
-    if op.pooled is None:
-        raise TypeError(f"{op.name}: `{op.tensors[op.initial].rstrip('?')}` must be an array, got a StatePool")
     write = pool.read_indices if pool.write_indices is None else pool.write_indices
     before, behind = tensors[: op.initial], tensors[op.initial + 1 :]
     made = step(op.pooled, pool.states, (*before, None, *behind, pool.read_indices, write))

@@ -430,7 +430,7 @@ def s5_inner(
 def linear_scan(
     a: Array,
     b: T,
-    initial_state: Array | None = None,
+    initial_state: State | None = None,
     *,
     reverse: bool = False,
     context: Context | None = None,
@@ -441,7 +441,7 @@ def linear_scan(
 
     Args:
         a, b: (.., seqlen), up to four leading axes, real or complex, each on its own.
-        initial_state: (..), the state before the first step.
+        initial_state: (..), the state before the first step; or a `StatePool` of states (slots, ..), without the first axis.
         reverse: scan from the last step to the first.
         context, out: as in `selective_scan`.
 

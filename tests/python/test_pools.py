@@ -169,5 +169,5 @@ def test_what_is_refused():
     y, _ = statescan.ssd(x, dt, A, B, C, initial_state=StatePool(pool, torch.tensor([0, 1])))
     with pytest.raises(RuntimeError, match="ssd_pooled has no gradient"):
         y.sum().backward()
-    with pytest.raises(TypeError, match="must be an array, got a StatePool"):
-        statescan.linear_scan(x, x, StatePool(pool, torch.tensor([0])))
+    with pytest.raises(ValueError, match=r"`b` must have shape \(rows, .., seqlen\) beside `state_pool`, got shape \(9,\)"):
+        statescan.linear_scan(x[0, :, 0, 0], x[0, :, 0, 0].detach(), StatePool(torch.zeros(3), torch.tensor([0])))

@@ -82,6 +82,7 @@ impl Operation {
         step(&gated_delta_rule::POOLED, &gated_delta_rule::IN_POOL),
         step(&simplified_scan::POOLED, &simplified_scan::IN_POOL),
         step(&simplified_scan::POOLED_INNER, &simplified_scan::INNER_IN_POOL),
+        step(&linear_scan::POOLED, &linear_scan::IN_POOL),
         step(&causal_conv1d::POOLED, &causal_conv1d::IN_POOL),
     ];
 

@@ -63,7 +63,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Refuses another shape of the indices, another device.
-    fn check(&self, op: &'static str, device: Device, own: &[usize], rows: usize) -> Result<()> {
+    pub(crate) fn check(&self, op: &'static str, device: Device, own: &[usize], rows: usize) -> Result<()> {
         if self.states.rank() == 0 {
             let (expected, got) = ("(slots, ..)".into(), self.states.shape());
             return Err(Error::Rank { op, argument: STATE_POOL, expected, got, help: String::new() });
@@ -76,11 +76,16 @@ impl<'a> Pool<'a> {
         Ok(())
     }
 
-    /// Puts slots in the place of the states of rows, where the host can read them.
-    fn place(&self, op: &'static str, segments: &mut Segments, rows: usize) -> Result<()> {
+    /// The slots that rows read and write, where the host can read them.
+    pub(crate) fn slots_of(&self, op: &'static str, rows: usize) -> Result<[Vec<Option<usize>>; 2]> {
         let slots = self.slots();
         let write = state_rows(op, WRITE.field, Some(&self.write), rows, slots)?;
-        let read = read_slots(op, READ.field, &self.read, slots, &write, |row| row)?;
+        Ok([read_slots(op, READ.field, &self.read, slots, &write, |row| row)?, write])
+    }
+
+    /// Puts slots in the place of the states of rows.
+    fn place(&self, op: &'static str, segments: &mut Segments, rows: usize) -> Result<()> {
+        let [read, write] = self.slots_of(op, rows)?;
         let slot = |slots: &[Option<usize>], place: Option<StateRow>| Some((slots[place?.0]?, 0));
         for segment in &mut segments.list {
             segment.initial = slot(&read, segment.initial);

@@ -29,6 +29,8 @@
 //! Nothing but `h` is needed, and that is recomputed tile by tile (with one state kept for each 64 steps) where the caller gives none.
 //! Gradients overwrite.
 //!
+//! **Pools.** With states in a [pool] the first axis has the rows, of which there is one at least: states are (slots, ..).
+//!
 //! **CUDA.** Everything runs there but an `a` or `b` in `f64`. Steps are composed in threads before states are known, so that a product of
 //! decays that leaves the range of `f32` takes what is not zero with it. Where `h` is not given it is computed again as a whole, in a workspace.
 
@@ -41,9 +43,10 @@ mod summary;
 
 use crate::error::Result;
 use crate::exec::Exec;
-use crate::ops::prepared;
+use crate::ops::call::Call;
 use crate::ops::signature::*;
 use crate::ops::table::operation;
+use crate::ops::{pool, prepared};
 use crate::tensor::Shape;
 use problem::Problem;
 pub use summary::{summary, summary_workspace_len};
@@ -61,7 +64,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "linear_scan",
         about: "h[t] = a[t] h[t-1] + b[t]: the primitive under S5, LRU, RG-LRU and HGRN",
-        sizes: &[BATCH, DIM, SEQLEN, ('E', "axis 2"), ('F', "axis 3")],
+        sizes: &[BATCH, DIM, SEQLEN, ('E', "axis 2"), ('F', "axis 3"), SEQUENCES, SLOTS],
         leaders: &[1],
         saved: Saved::Result(0),
         decay: Some(&DECAY),
@@ -111,6 +114,22 @@ operation! {
     }
     backward_workspace {
         /// Scratch memory: dense, f32, of [`backward_workspace_len`] elements. CUDA needs it for the gradient by `a` where `h` is not given.
+    }
+}
+
+/// States of a pool, (slots, ..), without the first axis.
+static POOL: Argument = pool::state_pool(&["U", "UD", "UED", "UEFD"]).complex(EITHER);
+static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUMENTS);
+
+/// The operation with states in a [pool].
+pub static POOLED: Signature = pool::pooled(&SIGNATURE, "linear_scan_pooled", &POOL, &POOL_ARGUMENTS);
+
+/// The operation on a pool of states.
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+
+impl pool::InPool for Args<'_> {
+    fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {
+        (Call { signature: &POOLED, ..self.call() }, &IN_POOL)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::cpu::{Arena, Array, ArrayMut, Arrays, Kernel, Level, Room};
 use crate::exec::Exec;
 use crate::tensor::{RawViewMut, View};
 use plan::Plan;
+use std::borrow::Cow;
 
 /// The tensors of one call, forward or backward, and their division.
 struct Context<'c, 'a> {
@@ -106,6 +107,16 @@ impl Block<'_> {
         self.place(PlaneMut::of(view, self.plan.lane_axis, view.shape().len() - 1), &view.strides())
     }
 
+    /// The places along outer axes of the states that are read, or with `READ` false written, where rows lie in slots of a pool; none for no slot.
+    fn of_states<const READ: bool>(&self, slots: &Option<[Vec<Option<usize>>; 2]>) -> Option<Cow<'_, [(usize, usize)]>> {
+        let Some(slots) = slots else { return Some(Cow::Borrowed(self.outer)) };
+        let slot = |&(axis, row): &(usize, usize)| match axis {
+            0 => Some((0, slots[usize::from(!READ)][row]?)),
+            _ => Some((axis, row)),
+        };
+        self.outer.iter().map(slot).collect::<Option<Vec<_>>>().map(Cow::Owned)
+    }
+
     fn place<A: Address>(&self, plane: PlaneOf<A>, strides: &[isize]) -> PlaneOf<A> {
         // axes that lie one behind the other are one axis of lanes to the plan
         let plane = plane.with_lanes(self.first + self.count).at(self.first, 0);
@@ -186,7 +197,11 @@ fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_,
     debug_assert!(padded.is_multiple_of(T::lanes::<S>()) && count <= padded, "whole vectors of channels");
     debug_assert_eq!(pitch, F::PARTS * padded, "a row has every part");
     let Forward { mut a, mut h, mut states, mut decays } = arrays;
-    load_state(simd, block, &problem.initial_state, states.reborrow());
+    let [from, to] = [block.of_states::<true>(&problem.slots), block.of_states::<false>(&problem.slots)];
+    match &from {
+        Some(outer) => load_state(simd, &Block { outer, ..*block }, &problem.initial_state, states.reborrow()),
+        None => states.clear(pitch),
+    }
     for at in block.vectors::<T, S>() {
         decays.store_field(at, F::from_real(V::constant(simd, 1.0)));
     }
@@ -206,7 +221,9 @@ fn forward_block<T: Real, S: Isa, F: Field<T, S>>(simd: S, context: &Context<'_,
             tile::store_parts(simd, h.read(), F::PARTS, padded, ph.at(0, start).area(count, steps));
         }
     }
-    store_state(simd, block, &targets.final_state, states.read());
+    if let Some(outer) = &to {
+        store_state(simd, &Block { outer, ..*block }, &targets.final_state, states.read());
+    }
     store_state(simd, block, &targets.decay, decays.read());
 }
 

@@ -29,7 +29,9 @@ impl Plan {
     /// `strides` are those of every tensor of the call; a time axis at the end is ignored.
     pub(crate) fn new(problem: &Problem<'_>, strides: &[Strides]) -> Self {
         let sizes = problem.leading();
-        let axes: Vec<usize> = (0..sizes.len()).filter(|&axis| sizes[axis] != 1).collect();
+        // rows whose states lie in slots are walked one by one
+        let walked = usize::from(problem.pool.is_some());
+        let axes: Vec<usize> = (walked..sizes.len()).filter(|&axis| sizes[axis] != 1).collect();
         let continues =
             |outer: usize, inner: usize| strides.iter().all(|s| s[outer] == s[inner].wrapping_mul(sizes[inner] as isize));
         // the longest run of axes that continue each other
@@ -47,8 +49,8 @@ impl Plan {
             end = start;
         }
         let lane_axis = axes[best.clone()].last().copied().unwrap_or(sizes.len() - 1);
-        let outer: Vec<_> =
-            axes.iter().enumerate().filter(|(i, _)| !best.contains(i)).map(|(_, &axis)| (axis, sizes[axis])).collect();
+        let others = axes.iter().enumerate().filter(|(i, _)| !best.contains(i)).map(|(_, &axis)| axis);
+        let outer: Vec<_> = (0..walked).chain(others).map(|axis| (axis, sizes[axis])).collect();
         let others: usize = outer.iter().map(|&(_, size)| size).product();
         // the parts of a complex vector lie side by side in a tile, so there is one in a row
         let wide = !problem.complex && problem.b.strides()[lane_axis] == 1;

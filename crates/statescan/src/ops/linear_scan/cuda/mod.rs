@@ -9,7 +9,8 @@ mod tests;
 use super::{GradientTargets, OP, Problem, Sources, Targets};
 use crate::cuda::{Address, COMMON, Config, Kernel, Program, Queue, Stream, neighbours, params};
 use crate::error::{Error, Result};
-use crate::ops::on_cuda::{Pass, read, single_only};
+use crate::ops::on_cuda::{Pass, SlotTypes, read, single_only};
+use crate::ops::states::Pool;
 use crate::tensor::{DType, RawViewMut, View};
 use axes::Axes;
 use core::ffi::c_void;
@@ -46,6 +47,11 @@ params! {
         decay: Timed,
         /// (row): the state before h\[0\], in a gradient.
         before: Timed,
+        /// (row): the slots of a pool that the first state is in, and the last one goes to; both are those of slot 0 then.
+        read: Timed,
+        write: Timed,
+        slot_step: i64,
+        slots: i64,
         /// Dense (segment, row, 2): what segments compose to.
         ends: Address<f32>,
         seqlen: i64,
@@ -68,6 +74,7 @@ struct Operands<'v> {
     last: Option<View<'v>>,
     decay: Option<View<'v>>,
     before: Option<View<'v>>,
+    pool: Option<Pool<'v>>,
 }
 
 pub(super) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
@@ -80,6 +87,7 @@ pub(super) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Target
         decay: read(&targets.decay),
         ..Default::default()
     };
+    let operands = call.in_pool(operands);
     call.scan(&operands, None, false, queue, Workspace::of(&targets.workspace))
 }
 
@@ -184,7 +192,23 @@ impl<'p, 'a> Call<'p, 'a> {
         let nearest = (0..rank - 1).filter(|&axis| p.b.shape()[axis] > 1).map(|axis| strides[axis].unsigned_abs()).min();
         let by_time = p.seqlen > 1 && nearest.is_none_or(|nearest| step <= nearest);
         let rows = p.leading().iter().fold(1usize, |n, &size| n.saturating_mul(size));
-        Shape { rows, seqlen: p.seqlen, complex: p.complex, size: p.b.dtype().size(), by_time }
+        Shape { rows, seqlen: p.seqlen, complex: p.complex, size: p.b.dtype().size(), by_time, pooled: p.pool.is_some() }
+    }
+
+    /// The operands with states of the first slot for each row, and slots as if they were tensors of rows. A pool without slots is none.
+    fn in_pool<'v>(&self, operands: Operands<'v>) -> Operands<'v>
+    where
+        'a: 'v,
+    {
+        let Some(pool) = self.problem.pool else { return operands };
+        if pool.slots() == 0 {
+            return Operands { initial: None, last: None, ..operands };
+        }
+        let leading = self.problem.leading();
+        let states = Some(pool.states.index(0, 0).expand(0, leading[0]));
+        let along = |slots: View<'v>| (1..leading.len()).fold(slots, |slots, axis| slots.expand(axis, leading[axis]));
+        let pool = Pool { states: pool.states, read: along(pool.read), write: along(pool.write) };
+        Operands { initial: states, last: states, pool: Some(pool), ..operands }
     }
 
     fn field(&self) -> DType {
@@ -241,7 +265,7 @@ impl<'p, 'a> Call<'p, 'a> {
         pass: Pass,
     ) -> Result<Kernel<Params, impl Fn() -> Config>> {
         let (axes, timed) = self.timed(o);
-        let [_, a, b, mut h, da, db, initial, last, decay, before] = timed;
+        let [_, a, b, mut h, da, db, initial, last, decay, before, read, write] = timed;
         if let Some(Again { address, row, step }) = again {
             h = Timed { data: Address::new(address), row: axes.dense(row).map(|s| s as i64), step: step as i64 };
         }
@@ -255,6 +279,10 @@ impl<'p, 'a> Call<'p, 'a> {
             last,
             decay,
             before,
+            read,
+            write,
+            slot_step: o.pool.map_or(0, |pool| pool.states.strides()[0] as i64),
+            slots: o.pool.map_or(0, |pool| pool.slots() as i64),
             ends: workspace.map_or(Address::NULL, |w| Address::new(w.0)),
             seqlen: self.problem.seqlen as i64,
             segment_tiles: plan.segment_tiles as i64,
@@ -268,10 +296,11 @@ impl<'p, 'a> Call<'p, 'a> {
 
     /// The axes of rows, and the operands along them: b of the problem, whose direction of the scan decides first how rows lie, a, and those
     /// that there are of the others.
-    fn timed(&self, o: &Operands<'_>) -> (Axes, [Timed; 10]) {
+    fn timed(&self, o: &Operands<'_>) -> (Axes, [Timed; 12]) {
         let (p, leading) = (self.problem, self.problem.leading());
         let [a, b] = [p.a, p.b].map(|view| Some(self.in_memory(view)));
-        let given = [b, a, o.b, o.h, o.da, o.db, o.initial, o.last, o.decay, o.before];
+        let [read, write] = [o.pool.map(|pool| pool.read), o.pool.map(|pool| pool.write)];
+        let given = [b, a, o.b, o.h, o.da, o.db, o.initial, o.last, o.decay, o.before, read, write];
         let along_rows = |view: &View<'_>| {
             let mut strides = [0; 4];
             strides[..leading.len()].copy_from_slice(&view.strides()[..leading.len()]);
@@ -303,6 +332,7 @@ impl<'p, 'a> Call<'p, 'a> {
         };
         let of = |view: &Option<View<'_>>| view.map_or(self.field(), |v| v.dtype());
         Config::default()
+            .with(&SlotTypes::of(&o.pool))
             .dtype("A", a.dtype())
             .dtype("B", of(&o.b))
             .dtype("H", of(&o.h))

@@ -15,6 +15,8 @@ pub(super) struct Shape {
     pub size: usize,
     /// Whether neighbouring threads take neighbouring steps, rather than rows.
     pub by_time: bool,
+    /// Whether states lie in a pool.
+    pub pooled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,9 +71,10 @@ impl Plan {
         Ok(Plan { items, channel_lanes, time_lanes, row_blocks, segments, segment_tiles })
     }
 
-    /// Elements of f32 for what the segments but the last compose to.
+    /// Elements of f32 for what the segments but the last compose to, and for the first states where they lie in a pool.
     pub(super) fn ends_len(&self, shape: &Shape) -> usize {
-        (self.segments - 1) * shape.rows * if shape.complex { 4 } else { 2 }
+        let kept = usize::from(shape.pooled && self.segments > 1);
+        (self.segments - 1 + kept) * shape.rows * if shape.complex { 4 } else { 2 }
     }
 
     /// The launch over the first `segments` segments.
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     fn shape(rows: usize, seqlen: usize, by_time: bool) -> Shape {
-        Shape { rows, seqlen, complex: false, size: 4, by_time }
+        Shape { rows, seqlen, complex: false, size: 4, by_time, pooled: false }
     }
 
     #[test]

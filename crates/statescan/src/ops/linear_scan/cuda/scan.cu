@@ -9,7 +9,8 @@
 // 1 and its first state the final state's cotangent; da[t] = g[t] conj(h[t-1]), db = g, and conj(a[0]) g[0] belongs to the initial state.
 //
 // Few channels: time is cut into segments. A first launch (ENDS) composes each segment but the last to one step, a second one (REST) starts
-// each from the state that follows from those before it.
+// each from the state that follows from those before it. Where the last state may go to the slot of a pool that the first one is in, the first launch
+// keeps that one behind the ends.
 
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 
@@ -193,10 +194,31 @@ struct Carried {
   }
 };
 
+// A number as a slot, or -1: numbers are not checked on the host, and whatever they are, nothing outside of the pool is touched.
+template <typename E> DEVICE i64 slot_of(const Params& p, E number) { return i64(number) < p.slots ? max(i64(number), i64(-1)) : -1; }
+
+// The state that a row starts from.
+DEVICE Field initial_state(const Params& p, const Row& row) {
+  Field state = {};
+  if constexpr (POOLED) {
+    const i64 slot = slot_of(p, *row.of<READ_SLOT>(p.read));
+    if (slot >= 0) convert(state, row.of<INITIAL>(p.initial)[slot * p.slot_step]);
+  } else if constexpr (HAS_INITIAL) {
+    convert(state, *row.of<INITIAL>(p.initial));
+  }
+  return state;
+}
+// Where it is kept.
+DEVICE End kept_state(const Params& p, i64 row_number) {
+  const i64 tiles = (p.seqlen + TILE - 1) / TILE;
+  return end_of(p, (tiles + p.segment_tiles - 1) / p.segment_tiles - 1, row_number);
+}
+
 // What a segment starts from.
 DEVICE Carried entering(const Params& p, const Row& row, i64 row_number, i64 segment) {
   Carried carried;
-  if constexpr (HAS_INITIAL && PASS != Pass::Ends) convert(carried.state, *row.of<INITIAL>(p.initial));
+  if constexpr (POOLED && PASS == Pass::Rest) carried.state = kept_state(p, row_number).read(0);
+  else if constexpr (HAS_INITIAL && PASS != Pass::Ends) carried.state = initial_state(p, row);
   if constexpr (PASS == Pass::Rest) {
     for (i64 s = 0; s < segment; s++) {
       const End end = end_of(p, s, row_number);
@@ -235,7 +257,12 @@ DEVICE void leave(const Params& p, const Row& row, const A* a, Carried& carried)
       carried.state = mul(conj(decay), carried.state);
     }
   }
-  if constexpr (HAS_LAST) assign(*row.of<LAST>(p.last), carried.state);
+  if constexpr (POOLED) {
+    const i64 slot = slot_of(p, *row.of<WRITE_SLOT>(p.write));
+    if (slot >= 0) assign(row.of<LAST>(p.last)[slot * p.slot_step], carried.state);
+  } else if constexpr (HAS_LAST) {
+    assign(*row.of<LAST>(p.last), carried.state);
+  }
   if constexpr (HAS_DECAY) assign(*row.of<DECAY>(p.decay), carried.product);
 }
 
@@ -303,6 +330,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan
   if constexpr (PASS == Pass::Ends) {
     const End end = end_of(p, segment, row_number);
     end.write(0, carried.product), end.write(1, carried.state);
+    if (POOLED && segment == 0) kept_state(p, row_number).write(0, initial_state(p, row));
   } else if (PASS == Pass::Whole || last_tile == tiles) {
     leave(p, row, a, carried);
   }

@@ -4,8 +4,23 @@ use super::super::Args;
 use super::*;
 use crate::cuda::Numbers;
 use crate::cuda::testing::{Suite, tensor};
-use crate::ops::states::NO_STATES;
+use crate::ops::states::{self, NO_STATES};
 use crate::tensor::Device;
+
+/// Compiles a scan between slots.
+fn check_in_pool(suite: &mut Suite, args: &Args<'_>) {
+    let own = &args.b.shape()[1..args.b.rank() - 1];
+    let states = states::testing::pool(if args.b.dtype().is_complex() { DType::Complex64 } else { DType::BF16 }, 2, own);
+    let problem = Problem::new(&Args { initial_state: None, ..*args }, Device::Cuda(0), states).unwrap();
+    let call = Call::new(&problem).unwrap();
+    let plan = Plan::new(&call.shape(), Numbers::H200, true).unwrap();
+    let b = Some(call.in_memory(problem.b));
+    let operands = call.in_pool(Operands { b, h: b, ..Default::default() });
+    for &pass in Pass::all(plan.segments > 1) {
+        let kernel = call.kernel(&operands, None, false, &plan, Some(Workspace(1 << 20)), pass).unwrap();
+        suite.add(&SCAN, &(kernel.config)(), 0);
+    }
+}
 
 /// Compiles the passes of a scan and of its gradient.
 fn check(suite: &mut Suite, args: &Args<'_>) {
@@ -38,6 +53,7 @@ fn linear_scans_compile() {
             let state = tensor(if b.is_complex() { b } else { DType::F32 }, &[2, rows]);
             let args = Args { initial_state: Some(state), reverse: rows == 40, ..Args::new(timed(a), timed(b)) };
             check(&mut suite, &args);
+            check_in_pool(&mut suite, &args);
             let channels_last = |dtype| tensor(dtype, &[2, seqlen, rows]).permute(&[0, 2, 1]);
             check(&mut suite, &Args { a: channels_last(a), b: channels_last(b), ..args });
         }
