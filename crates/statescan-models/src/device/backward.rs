@@ -3,14 +3,12 @@
 use super::Shared;
 use crate::config::Config;
 use crate::error::Result;
-use crate::kernels::embedding;
-use crate::kernels::training::{TokenRows, Zeros, clear, cross_entropy, dropout, embedding_backward, scale_by};
-use crate::mixer::{Linear, Multiplied, Room};
+use crate::kernels::training::scale_by;
 use crate::model::backward::{TrainingRooms, loss_and_gradients};
 use crate::model::rows::{Dropout, Rows};
-use crate::model::whole::{Added, BlockRooms, LogitRows, Trains};
+use crate::model::whole::BlockRooms;
 use statescan::tensor::Tensor;
-use statescan::{DType, Exec, View, ViewMut};
+use statescan::{DType, Exec};
 use std::collections::BTreeMap;
 
 /// Gradients by all weights, in f32 and with the names and shapes of checkpoints.
@@ -43,65 +41,3 @@ impl Shared {
     }
 }
 
-impl Trains for Shared {
-    fn losses(&self) -> DType {
-        DType::F32
-    }
-
-    fn mean(&self, losses: &Room, rows: usize) -> Result<f64> {
-        Ok(losses.to_vec(rows)?.into_iter().map(f64::from).sum::<f64>() / rows as f64)
-    }
-
-    fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(embedding(&self.exec, table, tokens.index(1, 0), factor, y)?)
-    }
-
-    fn embed_backward(
-        &self,
-        (_, order): (View<'_>, Option<&TokenRows>),
-        dy: View<'_>,
-        factor: f32,
-        table: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        Ok(embedding_backward(&self.exec, order.expect("sorted before it is used"), dy, factor, table)?)
-    }
-
-    fn add(&self, added: Added<'_>, before: Option<View<'_>>, y: &mut ViewMut<'_>, room: &mut Room) -> Result<()> {
-        // the bias has the factor already
-        let Added { x, product: Linear { weight, bias }, factor, zeros } = added;
-        let Some(before) = before else { return Ok(self.products.add_multiple(x, weight, bias, factor, y)?) };
-        if zeros.is_none() && factor == 1.0 {
-            return Ok(self.products.multiply_add(x, weight, bias, before, y)?);
-        }
-        dropout(&self.exec, before, (None, 1.0), y, false)?;
-        if zeros.is_none() {
-            return Ok(self.products.add_multiple(x, weight, bias, factor, y)?);
-        }
-        let rows = y.shape()[0];
-        room.grow(&self.exec, DType::F32, rows, self.config.dim)?;
-        clear(&self.exec, &mut room.of_mut(rows))?;
-        self.products.add_multiple(x, weight, bias, factor, &mut room.of_mut(rows))?;
-        Ok(dropout(&self.exec, room.of(rows), (zeros, 1.0), y, true)?)
-    }
-
-    fn dropout(&self, x: View<'_>, zeros: Option<Zeros>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(dropout(&self.exec, x, (zeros, factor), y, false)?)
-    }
-
-    fn cross_entropy(&self, of: LogitRows<'_>) -> Result<()> {
-        let LogitRows { logits, gradient, losses, targets, batch, unit, divisor } = of;
-        let (count, scale) = (targets.shape()[0], unit / batch as f32);
-        let (targets, losses, gradient) = (targets.index(1, 0), &mut losses.index(1, 0), &mut gradient.of_mut(count));
-        Ok(cross_entropy(&self.exec, logits.of(count), targets, [scale, divisor], losses, gradient)?)
-    }
-
-    fn head_backward(&self, of: Multiplied<'_>, dx: &mut ViewMut<'_>, dweight: &mut ViewMut<'_>, add: bool) -> Result<()> {
-        let Multiplied { x, product, dy } = of;
-        self.products.multiply(dy, product.weight.permute(&[1, 0]), None, dx, false)?;
-        Ok(self.products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, dweight, add)?)
-    }
-
-    fn scale(&self, y: &mut ViewMut<'_>, x: View<'_>) -> Result<()> {
-        Ok(scale_by(&self.exec, y, x)?)
-    }
-}

@@ -5,6 +5,7 @@
 //! blocks, convolutions, states and sums always are.
 
 mod backward;
+mod gpu;
 mod pass;
 mod state;
 mod step;
@@ -13,23 +14,20 @@ mod weights;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::kernels::Products;
-use crate::kernels::hybrid::{
-    accumulate, cast, gate, gate_backward, output_gate, output_gate_backward, rope, softmax, softmax_backward,
-};
-use crate::kernels::training::{clear, column_sums, column_sums_workspace_len};
-use crate::mixer::{Device, Heads, Linear, Multiplied, Room, Run};
+use crate::mixer::Run;
 use crate::model::whole::{PassRooms, Whole};
 use crate::model::{Logits, Model};
 use crate::state::State;
 use crate::weight::first_not_finite;
+pub(crate) use gpu::Gpu;
 pub use state::DeviceState;
-use statescan::tensor::{Tensor, Workspace};
-use statescan::{DType, Exec, View, ViewMut};
+use statescan::tensor::Tensor;
+use statescan::{DType, Exec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use step::Step;
 pub use training::DeviceTraining;
 pub(crate) use training::{Downloaded, decays};
+pub(crate) use weights::Upload;
 use weights::{Block, Weights};
 
 /// A language model whose weights are on a GPU.
@@ -45,7 +43,7 @@ struct Shared {
     exec: Exec,
     config: Config,
     weights: Weights,
-    products: Products,
+    gpu: Gpu,
     rooms: Mutex<PassRooms>,
     step: Mutex<Step>,
 }
@@ -53,10 +51,10 @@ struct Shared {
 impl Shared {
     fn new(exec: &Exec, model: &Model, dtype: DType) -> Result<Self> {
         let config = model.config().clone();
-        let products = Products::new(exec)?;
+        let gpu = Gpu::new(exec)?;
         let weights = Weights::new(exec, model, dtype)?;
         let step = Mutex::new(Step::new(exec, &config)?);
-        Ok(Shared { exec: exec.clone(), config, weights, products, rooms: Mutex::default(), step })
+        Ok(Shared { exec: exec.clone(), config, weights, gpu, rooms: Mutex::default(), step })
     }
 }
 
@@ -66,10 +64,10 @@ impl Shared {
         let Weights { dtype, embedding, blocks, norm, .. } = &self.weights;
         let mixer = |(&kind, block): (_, &'m Block)| {
             let [weights, derived] = [&block.mixer, &block.derived].map(|all| all.iter().map(Tensor::view).collect());
-            Run { device: self, config: &self.config, kind, weights, derived }
+            Run { device: &self.gpu, config: &self.config, kind, weights, derived }
         };
         Whole {
-            device: self,
+            device: &self.gpu,
             config: &self.config,
             dtype: *dtype,
             embedding: embedding.view(),
@@ -77,86 +75,6 @@ impl Shared {
             norms: blocks.iter().map(|block| &block.norm).chain([norm]).map(Tensor::view).collect(),
             mixers: self.config.layers.iter().zip(blocks).map(mixer).collect(),
         }
-    }
-}
-
-impl Device for Shared {
-    fn exec(&self) -> &Exec {
-        &self.exec
-    }
-
-    fn step_by_step(&self) -> bool {
-        false
-    }
-
-    fn product(&self, x: View<'_>, of: Linear<View<'_>>, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(self.products.multiply(x, of.weight, of.bias, y, false)?)
-    }
-
-    fn product_backward(
-        &self,
-        of: Multiplied<'_>,
-        dx: &mut ViewMut<'_>,
-        add: bool,
-        into: Linear<ViewMut<'_>>,
-        workspace: &mut Workspace,
-    ) -> Result<()> {
-        let (Multiplied { x, product, dy }, Linear { mut weight, bias }) = (of, into);
-        self.products.multiply(dy, product.weight.permute(&[1, 0]), None, dx, add)?;
-        self.products.multiply(dy.permute(&[1, 0]), x.permute(&[1, 0]), None, &mut weight, false)?;
-        let Some(mut bias) = bias else { return Ok(()) };
-        let mut scratch = workspace.view_mut(&self.exec, column_sums_workspace_len(dy.shape()[0], dy.shape()[1]))?;
-        Ok(column_sums(&self.exec, dy, &mut bias, &mut scratch)?)
-    }
-
-    fn transposed<'t>(&self, matrix: View<'t>, _: &'t mut Room) -> Result<View<'t>> {
-        Ok(matrix.permute(&[1, 0]))
-    }
-
-    fn rope(&self, x: View<'_>, of: &Heads<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(rope(&self.exec, x, of, y)?)
-    }
-
-    fn cast(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(cast(&self.exec, x, y)?)
-    }
-
-    fn softmax(&self, scores: &mut ViewMut<'_>, seen: usize, scale: f32) -> Result<()> {
-        Ok(softmax(&self.exec, scores, seen, scale)?)
-    }
-
-    fn softmax_backward(&self, gradients: &mut ViewMut<'_>, shares: View<'_>, scale: f32) -> Result<()> {
-        Ok(softmax_backward(&self.exec, gradients, shares, scale)?)
-    }
-
-    fn gate(&self, both: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(gate(&self.exec, both, y)?)
-    }
-
-    fn gate_backward(&self, both: View<'_>, dy: View<'_>, dboth: &mut ViewMut<'_>) -> Result<()> {
-        Ok(gate_backward(&self.exec, both, dy, dboth)?)
-    }
-
-    fn output_gate(&self, queries: View<'_>, headdim: usize, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(output_gate(&self.exec, queries, headdim, y)?)
-    }
-
-    fn output_gate_backward(
-        &self,
-        from: [View<'_>; 2],
-        headdim: usize,
-        dy: &mut ViewMut<'_>,
-        dqueries: &mut ViewMut<'_>,
-    ) -> Result<()> {
-        Ok(output_gate_backward(&self.exec, from, headdim, dy, dqueries)?)
-    }
-
-    fn accumulate(&self, x: View<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(accumulate(&self.exec, x, y)?)
-    }
-
-    fn clear(&self, y: &mut ViewMut<'_>) -> Result<()> {
-        Ok(clear(&self.exec, y)?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Kind};
 use crate::error::Result;
-use crate::mixer::{Named, Role};
+use crate::mixer::{Mixer, Named, Role};
 use crate::model::{self, Model};
 use crate::weight::{TYPES, Weight};
 use statescan::tensor::Tensor;
@@ -27,9 +27,9 @@ pub(super) struct Block {
 }
 
 /// Copies what is given to a device.
-struct Upload<'u> {
-    exec: &'u Exec,
-    dtype: DType,
+pub(crate) struct Upload<'u> {
+    pub(crate) exec: &'u Exec,
+    pub(crate) dtype: DType,
 }
 
 impl Upload<'_> {
@@ -45,17 +45,22 @@ impl Upload<'_> {
         Ok(Tensor::from_slice(self.exec, numbers, &[numbers.len()])?)
     }
 
-    /// A layer. A bias has the type of the results that it is added to; those of the last product are added to the stream, and have its factor.
-    fn block(&self, config: &Config, kind: Kind, block: &model::Block) -> Result<Block> {
+    /// The weights of a mixer, and those that its kind derives from them. A bias has the type of the results that it is added to; those of the last product
+    /// are added to the stream, and have its factor.
+    pub(crate) fn mixer(&self, config: &Config, kind: Kind, mixer: &Mixer) -> Result<[Vec<Tensor>; 2]> {
         let weight = |(named, weight): (Named, &Weight)| match named.role {
             Role::Matrix | Role::Bias => self.typed(weight, self.dtype),
             Role::LastBias => self.vector(&weight.to_f32().iter().map(|x| config.scales.residual * x).collect::<Vec<_>>()),
             _ => self.typed(weight, DType::F32),
         };
-        let all = &block.mixer.weights;
-        let mixer = kind.weights(config).into_iter().zip(all).map(weight).collect::<Result<_>>()?;
-        let derived = kind.mix().derived(config, all, false)?;
-        let derived = derived.iter().map(|weight| self.typed(weight, DType::F32)).collect::<Result<_>>()?;
+        let weights = kind.weights(config).into_iter().zip(&mixer.weights).map(weight).collect::<Result<_>>()?;
+        let derived = kind.mix().derived(config, &mixer.weights, false)?;
+        Ok([weights, derived.iter().map(|weight| self.typed(weight, DType::F32)).collect::<Result<_>>()?])
+    }
+
+    /// A layer.
+    fn block(&self, config: &Config, kind: Kind, block: &model::Block) -> Result<Block> {
+        let [mixer, derived] = self.mixer(config, kind, &block.mixer)?;
         Ok(Block { norm: self.vector(&block.norm)?, mixer, derived })
     }
 }
