@@ -92,7 +92,7 @@
 //!
 //! # Layers
 //!
-//! [`layers`] has the layers of Mamba, FalconMamba, Mamba-2, the gated delta rule and S5 and RMSNorm on their own, with every gradient, those by initial states too.
+//! [`layers`] has the layers of Mamba, FalconMamba, Mamba-2, the gated delta rule and S5 on their own, on CPUs and GPUs, with every gradient, those by initial states too.
 //!
 //! # Features
 //!

@@ -1,6 +1,6 @@
 //! [`State`]: all that a model remembers of the tokens it has read, as a value.
 
-use crate::config::{Config, Family, Kind};
+use crate::config::{Config, Family};
 use crate::error::{Error, Result};
 use crate::files::{self, why_not, write_aside};
 use crate::weight::first_not_finite;
@@ -91,39 +91,27 @@ impl StateShape {
         let [rows, columns] = self.shape;
         [if self.grows { rows.saturating_mul(tokens) } else { rows }, columns]
     }
+
+    /// A part that does not grow as views, (1, rows, columns), of what is there before a pass and of what it leaves.
+    pub(crate) fn ends<'e>(&self, before: &'e [f32], after: &'e mut [f32]) -> Result<(View<'e>, ViewMut<'e>)> {
+        let [rows, columns] = self.shape;
+        let (before, after) = (View::new(before, &[1, columns, rows])?, ViewMut::new(after, &[1, columns, rows])?);
+        Ok((before.permute(&[0, 2, 1]), after.permute(&[0, 2, 1])))
+    }
 }
 
-/// The state of one layer for one sequence, or for several, one behind the other: numbers by name, `conv` and `scan` in a layer
-/// that scans, `keys` and `values` of every token in one of attention.
+/// The state of one layer for one sequence: numbers by name, `conv` and `scan` in a layer that scans, `keys` and `values` of every token in one of attention.
+/// Parts that do not grow have their rows, which are channels, side by side: passes on the CPU read them without transposing them.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct LayerState {
+pub(crate) struct LayerState {
     parts: Vec<(&'static str, Vec<f32>)>,
-    /// Whether parts that do not grow have their rows, which are channels, side by side: passes on the CPU read them without transposing them.
-    transposed: bool,
 }
 
 impl LayerState {
-    /// The states of so many sequences before their first token, one behind the other.
-    pub(crate) fn new(shapes: &[StateShape], sequences: usize) -> Self {
-        let zeros = |shape: &StateShape| (shape.name, vec![0.0; sequences * shape.after(0).iter().product::<usize>()]);
-        LayerState { parts: shapes.iter().map(zeros).collect(), transposed: false }
-    }
-
-    /// A part that does not grow as views, (sequences, rows, columns), of what is there before a pass and of what it leaves.
-    pub(crate) fn ends<'e>(
-        &self,
-        shape: &StateShape,
-        before: &'e [f32],
-        after: &'e mut [f32],
-    ) -> Result<(View<'e>, ViewMut<'e>)> {
-        let [rows, columns] = shape.shape;
-        let sequences = before.len() / (rows * columns).max(1);
-        if !self.transposed {
-            let shape = [sequences, rows, columns];
-            return Ok((View::new(before, &shape)?, ViewMut::new(after, &shape)?));
-        }
-        let shape = [sequences, columns, rows];
-        Ok((View::new(before, &shape)?.permute(&[0, 2, 1]), ViewMut::new(after, &shape)?.permute(&[0, 2, 1])))
+    /// The state of a sequence before its first token.
+    pub(crate) fn new(shapes: &[StateShape]) -> Self {
+        let zeros = |shape: &StateShape| (shape.name, vec![0.0; shape.after(0).iter().product()]);
+        LayerState { parts: shapes.iter().map(zeros).collect() }
     }
 
     /// The numbers of each part of a sequence after so many tokens, row by row.
@@ -131,46 +119,25 @@ impl LayerState {
         self.all().zip(shapes).map(move |(numbers, shape)| {
             // a pass that failed may have left more
             let numbers = &numbers[..numbers.len().min(shape.after(tokens).iter().product())];
-            match self.transposed && !shape.grows {
-                true => Cow::Owned(transposed(numbers, shape.shape[0])),
-                false => Cow::Borrowed(numbers),
-            }
+            if shape.grows { Cow::Borrowed(numbers) } else { Cow::Owned(transposed(numbers, shape.shape[0])) }
         })
     }
 
     /// Sets a part of a sequence from its numbers row by row.
     pub(crate) fn set(&mut self, at: usize, shape: &StateShape, numbers: &[f32]) {
-        self.parts[at].1 = match self.transposed && !shape.grows {
-            true => transposed(numbers, shape.shape[1]),
-            false => numbers.to_vec(),
-        };
+        self.parts[at].1 = if shape.grows { numbers.to_vec() } else { transposed(numbers, shape.shape[1]) };
     }
 
     /// A state with as many numbers, all zero.
     pub(crate) fn zeros_like(&self) -> Self {
         let zeros = |(name, numbers): &(&'static str, Vec<f32>)| (*name, vec![0.0; numbers.len()]);
-        LayerState { parts: self.parts.iter().map(zeros).collect(), transposed: self.transposed }
+        LayerState { parts: self.parts.iter().map(zeros).collect() }
     }
 
     /// Whether another one has as many numbers in each part.
     pub(crate) fn is_like(&self, other: &LayerState) -> bool {
         let lens = |state: &'_ LayerState| state.parts.iter().map(|(name, numbers)| (*name, numbers.len())).collect::<Vec<_>>();
-        self.transposed == other.transposed && lens(self) == lens(other)
-    }
-
-    /// The names of its parts.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.parts.iter().map(|(name, _)| *name)
-    }
-
-    /// The part of a name.
-    pub fn get(&self, name: &str) -> Option<&[f32]> {
-        self.parts.iter().find(|(own, _)| *own == name).map(|(_, numbers)| &numbers[..])
-    }
-
-    /// The part of a name, to be written.
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut Vec<f32>> {
-        self.parts.iter_mut().find(|(own, _)| *own == name).map(|(_, numbers)| numbers)
+        lens(self) == lens(other)
     }
 
     /// The numbers of all parts.
@@ -187,8 +154,7 @@ impl LayerState {
 impl State {
     /// The state before the first token.
     pub(crate) fn new(config: &Config) -> Self {
-        let layer = |kind: &Kind| LayerState { transposed: true, ..LayerState::new(&kind.states(config), 1) };
-        let layers = config.layers.iter().map(layer).collect();
+        let layers = config.layers.iter().map(|kind| LayerState::new(&kind.states(config))).collect();
         State { layers, position: 0, of: Of::new(config) }
     }
 

@@ -1,134 +1,157 @@
-//! Layers on their own, to be put together in other ways than a [`Model`](crate::Model) does: rows in, rows out, a state that is carried on,
-//! and every gradient.
+//! Layers on their own, to be put together in other ways than a [`Model`](crate::Model) does: rows in, rows out, states, and every gradient, on the
+//! device where a layer's weights are.
 //!
 //! | layer | rows in and out | state, with a first axis of sequences |
 //! |---|---|---|
-//! | [`Mixer`]: Mamba, Mamba with norms on dt, B and C, Mamba-2 | (batch, seqlen, dim) | `conv` (batch, channels, width - 1), `scan` (batch, inner, dstate) |
-//! | [`S5`] | (batch, seqlen, dim) | `scan` (batch, dstate, 2): real and imaginary parts |
-//! | [`RmsNorm`] | (rows, dim) | none |
+//! | [`Mixer`]: Mamba, Mamba with norms on dt, B and C, Mamba-2, the gated delta rule | (batch x seqlen, dim) | `conv` (batch, channels, width - 1), `scan` (batch, inner, dstate) |
+//! | [`S5`] | (batch x seqlen, dim) | `scan` (batch, dstate), complex |
 //!
-//! Everything is f32 and row-major. Products, embedding and cross entropy are [`statescan::linear`] and
-//! [`Model::loss_and_gradients`](crate::Model::loss_and_gradients).
+//! Rows are dense, with those of a sequence one behind another and sequences one behind another. Norms are [`statescan::ops::norm`], products
+//! [`statescan::linear`] or [`kernels::Products`](crate::kernels::Products).
 //!
 //! ```
-//! use statescan::{DType, Exec};
+//! use statescan::{DType, Exec, Tensor};
 //! use statescan_models::Config;
 //! use statescan_models::layers::{Layer, Mixer};
 //!
 //! let (exec, batch, seqlen, dim) = (Exec::cpu(1), 2, 10, 16);
-//! let layer = Mixer::random(Config::mamba(1, dim, 1), DType::F32, 1)?;
-//! let (x, mut y) = (vec![0.1; batch * seqlen * dim], vec![0.0; batch * seqlen * dim]);
-//! let before = layer.state(batch);
-//! let mut state = before.clone();
-//! layer.forward_from(&exec, &x, &mut state, &mut y)?;
-//! layer.step(&exec, &x[..batch * dim], &mut state, &mut y[..batch * dim])?;
-//! let gradients = layer.backward(&exec, &x, &before, &vec![1.0; y.len()], None)?;
-//! println!("{:?}", &gradients.weights["A_log"].data[..3]);
+//! let layer = Mixer::random(&exec, Config::mamba(1, dim, 1), DType::F32, 1)?;
+//! let x = Tensor::from_slice(&exec, &vec![0.1f32; batch * seqlen * dim], &[batch * seqlen, dim])?;
+//! let mut y = Tensor::empty(&exec, DType::F32, &[batch * seqlen, dim])?;
+//! let (before, mut after) = (layer.state(batch)?, layer.state(batch)?);
+//! layer.forward(batch, x.view(), &before, y.view_mut(), &mut after)?;
+//! let gradients = layer.backward(batch, x.view(), &before, y.view(), &[])?;
+//! println!("{:?}", &gradients.weights["A_log"].to_vec::<f32>()?[..3]);
 //! # Ok::<(), statescan_models::Error>(())
 //! ```
 
 mod mixer;
-mod norm;
 mod s5;
 
 use crate::error::{Error, Result};
-pub use crate::state::LayerState;
-use crate::tensors::Tensors;
 pub use mixer::Mixer;
-pub use norm::{NormGradients, RmsNorm};
 pub use s5::{S5, S5Config};
-use statescan::Exec;
+use statescan::ops::check::{Checker, Kind};
+use statescan::{DType, Exec, Tensor, View, ViewMut};
+use std::collections::BTreeMap;
+
+/// A tensor that a layer has: a weight, or a part of the state of one sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Part {
+    /// Its name, that of weights as in checkpoints.
+    pub name: &'static str,
+    /// Its type, that of a weight's gradient.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
 
 /// Rows in, rows of the same width out, and a state.
 pub trait Layer {
     /// Returns its name in errors.
     fn name(&self) -> &'static str;
 
+    /// Where its weights are and it runs.
+    fn exec(&self) -> &Exec;
+
     /// Width of the rows.
     fn dim(&self) -> usize;
 
+    /// The type of the rows.
+    fn dtype(&self) -> DType;
+
+    /// The parts of the state of a sequence.
+    fn state_parts(&self) -> Vec<Part>;
+
+    /// The weights.
+    fn weights(&self) -> Vec<Part>;
+
+    /// Rows `x`, (batch x seqlen, dim), to rows `y` of the same shape, from an initial state, all of whose parts are given or none, which stands for zeros,
+    /// and the state after the last step where there is room for it.
+    ///
+    /// # Errors
+    /// Arguments of a wrong shape, type or device, or that are not dense; no rows for a sequence; results that overlap something. Nothing is written then.
+    fn forward(&self, batch: usize, x: View<'_>, initial: &[Tensor], y: ViewMut<'_>, last: &mut [Tensor]) -> Result<()>;
+
+    /// Every gradient of a pass over `x` from `initial`: from those by its results, `dy`, and where there are any by the state after it, `dlast`. Nothing of
+    /// the forward pass is needed; it is computed again.
+    ///
+    /// # Errors
+    /// As [`Layer::forward`].
+    fn backward(&self, batch: usize, x: View<'_>, initial: &[Tensor], dy: View<'_>, dlast: &[Tensor]) -> Result<LayerGradients>;
+
     /// The state before the first step of some sequences: zeros.
-    fn state(&self, batch: usize) -> LayerState;
-
-    /// Rows `x` (batch, seqlen, dim) of as many sequences as the state has, to rows `y` of the same shape, from the state, which is carried on.
     ///
     /// # Errors
-    /// Arguments of a wrong size; what the operations refuse.
-    fn forward_from(&self, exec: &Exec, x: &[f32], state: &mut LayerState, y: &mut [f32]) -> Result<()>;
-
-    /// Every gradient of a pass over `x` from `initial`: from those by its results, `dy` (batch, seqlen, dim), and where there are any by the
-    /// state after it, `dlast`. Nothing of the forward pass is needed; it is computed again.
-    ///
-    /// # Errors
-    /// As [`Layer::forward_from`]; weights that are not f32.
-    fn backward(
-        &self,
-        exec: &Exec,
-        x: &[f32],
-        initial: &LayerState,
-        dy: &[f32],
-        dlast: Option<&LayerState>,
-    ) -> Result<LayerGradients>;
-
-    /// Runs [`Layer::forward_from`] from zeros and returns the state after the last step.
-    ///
-    /// # Errors
-    /// As [`Layer::forward_from`].
-    fn forward(&self, exec: &Exec, x: &[f32], batch: usize, y: &mut [f32]) -> Result<LayerState> {
-        let mut state = self.state(batch);
-        self.forward_from(exec, x, &mut state, y)?;
-        Ok(state)
-    }
-
-    /// One step of each sequence, `x` and `y` (batch, dim).
-    ///
-    /// # Errors
-    /// As [`Layer::forward_from`].
-    fn step(&self, exec: &Exec, x: &[f32], state: &mut LayerState, y: &mut [f32]) -> Result<()> {
-        let batch = sequences(self, state)?;
-        check(self.name(), "x", "(batch, dim)", batch * self.dim(), x.len())?;
-        self.forward_from(exec, x, state, y)
+    /// A device without room.
+    fn state(&self, batch: usize) -> Result<Vec<Tensor>> {
+        let zeros = |part: Part| Ok(Tensor::zeros(self.exec(), part.dtype, &[&[batch], &part.shape[..]].concat())?);
+        self.state_parts().into_iter().map(zeros).collect()
     }
 }
 
 /// The gradients of a loss by all that a layer takes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct LayerGradients {
-    /// By the rows, (batch, seqlen, dim).
-    pub x: Vec<f32>,
-    /// By the state before the first step.
-    pub initial: LayerState,
+    /// By the rows, (batch x seqlen, dim).
+    pub x: Tensor,
+    /// By the parts of the state before the first step.
+    pub initial: Vec<Tensor>,
     /// By the weights, with their names and shapes.
-    pub weights: Tensors,
+    pub weights: BTreeMap<String, Tensor>,
 }
 
-/// Refuses an argument that has another number of elements than its shape.
-fn check(layer: &'static str, argument: &'static str, shape: &'static str, expected: usize, got: usize) -> Result<()> {
-    if expected == got { Ok(()) } else { Err(Error::Size { layer, argument, shape, expected, got }) }
-}
-
-/// The number of sequences of a state.
-fn sequences<L: Layer + ?Sized>(layer: &L, state: &LayerState) -> Result<usize> {
-    let (one, len) = (layer.state(1), |state: &LayerState| state.all().map(<[f32]>::len).sum::<usize>());
-    if !one.names().eq(state.names()) {
-        let (argument, shape) = ("state", "of the parts that this layer's has");
-        let [expected, got] = [&one, state].map(|state| state.names().count());
-        return Err(Error::Size { layer: layer.name(), argument, shape, expected, got });
+impl LayerGradients {
+    /// Room for them.
+    fn new<L: Layer>(layer: &L, batch: usize, rows: usize) -> Result<Self> {
+        let zeros = |part: Part| Ok((part.name.to_owned(), Tensor::zeros(layer.exec(), part.dtype, &part.shape)?));
+        let weights = layer.weights().into_iter().map(zeros).collect::<Result<_>>()?;
+        let x = Tensor::empty(layer.exec(), layer.dtype(), &[rows, layer.dim()])?;
+        Ok(LayerGradients { x, initial: layer.state(batch)?, weights })
     }
-    let batch = len(state) / len(&one);
-    check(layer.name(), "state", "of whole sequences", batch * len(&one), len(state))?;
-    for (own, part) in one.all().zip(state.all()) {
-        check(layer.name(), "state", "of as many sequences in each part", batch * own.len(), part.len())?;
-    }
-    Ok(batch)
 }
 
-/// The number of sequences and of steps of a call.
-fn sizes<L: Layer + ?Sized>(layer: &L, x: &[f32], state: &LayerState, y: (&'static str, usize)) -> Result<[usize; 2]> {
-    let (batch, shape) = (sequences(layer, state)?, "(batch, seqlen, dim)");
-    let step = batch * layer.dim();
-    let seqlen = x.len().checked_div(step).unwrap_or(0);
-    check(layer.name(), "x", shape, seqlen * step, x.len())?;
-    check(layer.name(), y.0, shape, x.len(), y.1)?;
-    Ok([batch, seqlen])
+/// The steps of each sequence of a call, whose rows, states and results go together: `result` are rows that are written, `given` those that are read.
+fn check<L: Layer>(
+    layer: &L,
+    batch: usize,
+    [x, given]: [(&'static str, View<'_>); 2],
+    result: Option<&ViewMut<'_>>,
+    states: &[(&'static str, &[Tensor])],
+) -> Result<usize> {
+    let (name, rows) = (layer.name(), x.1.shape().first().copied().unwrap_or(0));
+    let (kind, shape) = (Kind::Exact(layer.dtype()), [rows, layer.dim()]);
+    let mut checker = Checker::new(name, layer.exec().device());
+    for (argument, view) in [&x, &given] {
+        checker.read(argument, view, kind, &shape)?;
+        checker.dense(argument, Some(*view))?;
+    }
+    if let Some(y) = result {
+        checker.write("y", y, kind, &shape)?;
+        checker.dense("y", Some(y.as_view()))?;
+    }
+    if batch == 0 || rows == 0 || !rows.is_multiple_of(batch) {
+        let shape = "(batch x seqlen, dim), at least a row for each sequence";
+        return Err(Error::Size {
+            layer: name,
+            argument: x.0,
+            shape,
+            expected: rows.max(1).next_multiple_of(batch.max(1)),
+            got: rows,
+        });
+    }
+    let parts = layer.state_parts();
+    for &(argument, state) in states.iter().filter(|(_, state)| !state.is_empty()) {
+        if state.len() != parts.len() {
+            let shape = "all parts of a state or none";
+            return Err(Error::Size { layer: name, argument, shape, expected: parts.len(), got: state.len() });
+        }
+        for (part, tensor) in parts.iter().zip(state) {
+            let mut checker = Checker::new(name, layer.exec().device());
+            let (view, shape) = (tensor.view(), [&[batch], &part.shape[..]].concat());
+            checker.read(argument, &view, Kind::Exact(part.dtype), &shape)?;
+        }
+    }
+    checker.finish()?;
+    Ok(rows / batch)
 }

@@ -1,15 +1,18 @@
 //! [`S5`]: the layer of Smith, Warrington and Linderman.
 
-use super::{Layer, LayerGradients, check, sequences, sizes};
+use super::{Layer, LayerGradients, Part, check};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+use crate::kernels::training::scale_by;
+use crate::mixer::Host;
+use crate::model::whole::Trains as _;
 use crate::random::Random;
-use crate::state::{LayerState, StateShape};
 use crate::tensors::{Array, Tensors};
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::cast_slice;
 use num_complex::Complex32;
-use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Outputs, backward, forward};
-use statescan::{Discretization, Exec, View, ViewMut};
+use statescan::ops::simplified_scan::{Args, Cotangents, Gradients, Outputs, prepare};
+use statescan::tensor::{Device, Workspace};
+use statescan::{DType, Discretization, Exec, Tensor, View, ViewMut};
 
 const NAME: &str = "s5";
 
@@ -49,19 +52,23 @@ impl S5Config {
 }
 
 /// The layer of S5, `y = f Re(C x) + D u` of a scan whose inputs and outputs are all channels, with f = 2 for conjugate pairs. Step sizes are
-/// `exp(log_dt) step_rescale`. Names and shapes of weights are those of `statescan.nn.S5` in Python.
+/// `exp(log_dt) step_rescale`. Names and shapes of weights are those of `statescan.nn.S5` in Python; gradients of A, B and C are complex, without the last
+/// axis of two.
 pub struct S5 {
+    exec: Exec,
     config: S5Config,
-    weights: Tensors,
-    dt: Vec<f32>,
+    /// A, B and C, and D.
+    maps: [Tensor; 3],
+    d: Tensor,
+    dt: Tensor,
 }
 
 impl S5 {
     /// A layer of weights that the process has; they are copied.
     ///
     /// # Errors
-    /// Sizes of zero, tensors or shapes that are not those of the configuration, weights that are NaN or infinite.
-    pub fn new(config: S5Config, weights: &Tensors) -> Result<Self> {
+    /// Sizes of zero, tensors or shapes that are not those of the configuration, weights that are NaN or infinite; errors of the device.
+    pub fn new(exec: &Exec, config: S5Config, weights: &Tensors) -> Result<Self> {
         if config.dim == 0 || config.dstate == 0 {
             return Err(Error::Size { layer: NAME, argument: "config", shape: "of sizes above zero", expected: 1, got: 0 });
         }
@@ -70,15 +77,21 @@ impl S5 {
             from.take(name, &shape)?;
         }
         from.finish(NAME)?;
-        let dt = weights["log_dt"].data.iter().map(|log| log.exp() * config.step_rescale).collect();
-        Ok(S5 { config, weights: weights.clone(), dt })
+        let complex = |name: &str| {
+            let Array { shape, data } = &weights[name];
+            Tensor::from_slice(exec, cast_slice::<f32, Complex32>(data), &shape[..shape.len() - 1])
+        };
+        let dt: Vec<f32> = weights["log_dt"].data.iter().map(|log| log.exp() * config.step_rescale).collect();
+        let maps = [complex("A")?, complex("B")?, complex("C")?];
+        let d = Tensor::from_slice(exec, &weights["D"].data, &[config.dim])?;
+        Ok(S5 { exec: exec.clone(), dt: Tensor::from_slice(exec, &dt, &[config.dstate])?, config, maps, d })
     }
 
     /// A layer of random weights: decays of a half with the frequencies 0, 1, .. times pi, step sizes between 0.001 and 0.1.
     ///
     /// # Errors
     /// Sizes of zero.
-    pub fn random(config: S5Config, seed: u64) -> Result<Self> {
+    pub fn random(exec: &Exec, config: S5Config, seed: u64) -> Result<Self> {
         let mut random = Random::new(seed);
         let weight = |(name, shape): (&str, Vec<usize>)| {
             let (len, bound) = (shape.iter().product::<usize>(), (shape.get(1).copied().unwrap_or(1) as f64).sqrt().recip());
@@ -93,7 +106,7 @@ impl S5 {
             (name.to_owned(), Array { shape, data })
         };
         let weights = config.tensors().map(weight);
-        Self::new(config, &Tensors::from(weights))
+        Self::new(exec, config, &Tensors::from(weights))
     }
 
     /// Sizes and options.
@@ -101,43 +114,18 @@ impl S5 {
         &self.config
     }
 
-    /// The call for rows and a state.
-    fn args<'a>(&'a self, x: &'a [f32], state: &'a LayerState, [batch, seqlen]: [usize; 2]) -> Result<Args<'a>> {
-        let S5Config { dim, dstate, discretization, conj_sym, .. } = self.config;
-        let complex = |name: &str, shape: &[usize]| View::new(cast_slice::<f32, Complex32>(&self.weights[name].data), shape);
-        let d = View::new(&self.weights["D"].data, &[dim])?;
-        let args = Args::new(
-            View::strided(x, 0, &[batch, dim, seqlen], &strides(dim, seqlen))?,
-            View::new(&self.dt, &[dstate])?,
-            complex("A", &[dstate])?,
-            complex("B", &[dstate, dim])?,
-            complex("C", &[dim, dstate])?,
-        );
-        let initial = pairs(state, [batch, dstate])?;
-        Ok(args.discretization(discretization).d(d).conj_sym(conj_sym).initial_state(initial))
+    /// The call for rows of sequences and a state.
+    fn args<'a>(&'a self, batch: usize, x: View<'a>, initial: Option<View<'a>>) -> Args<'a> {
+        let S5Config { discretization, conj_sym, .. } = self.config;
+        let [a, b, c] = self.maps.each_ref().map(Tensor::view);
+        let args = Args::new(channels(batch, x), self.dt.view(), a, b, c);
+        args.discretization(discretization).d(self.d.view()).conj_sym(conj_sym).initial_state(initial)
     }
 }
 
-/// Pairs of real and imaginary parts, to be written.
-fn complex_mut(pairs: &mut Array) -> statescan::Result<ViewMut<'_>> {
-    let Array { shape, data } = pairs;
-    ViewMut::new(cast_slice_mut::<f32, Complex32>(data), &shape[..shape.len() - 1])
-}
-
-/// States as complex numbers.
-fn pairs(state: &LayerState, shape: [usize; 2]) -> statescan::Result<View<'_>> {
-    View::new(cast_slice::<f32, Complex32>(state.all().next().unwrap_or_default()), &shape)
-}
-
-/// States as complex numbers, to be written.
-fn pairs_mut(state: &mut LayerState, shape: [usize; 2]) -> statescan::Result<ViewMut<'_>> {
-    let numbers = state.all_mut().next().map(|numbers| &mut numbers[..]);
-    ViewMut::new(cast_slice_mut::<f32, Complex32>(numbers.unwrap_or_default()), &shape)
-}
-
-/// Rows (batch, seqlen, dim) as (batch, dim, seqlen).
-fn strides(dim: usize, seqlen: usize) -> [isize; 3] {
-    [(dim * seqlen) as isize, 1, dim as isize]
+/// Rows (batch x seqlen, dim) as (batch, dim, seqlen).
+fn channels(batch: usize, rows: View<'_>) -> View<'_> {
+    rows.split(0, batch).permute(&[0, 2, 1])
 }
 
 impl Layer for S5 {
@@ -145,57 +133,70 @@ impl Layer for S5 {
         NAME
     }
 
+    fn exec(&self) -> &Exec {
+        &self.exec
+    }
+
     fn dim(&self) -> usize {
         self.config.dim
     }
 
-    fn state(&self, batch: usize) -> LayerState {
-        LayerState::new(&[StateShape { name: "scan", shape: [self.config.dstate, 2], grows: false }], batch)
+    fn dtype(&self) -> DType {
+        DType::F32
     }
 
-    fn forward_from(&self, exec: &Exec, x: &[f32], state: &mut LayerState, y: &mut [f32]) -> Result<()> {
-        let [batch, seqlen] = sizes(self, x, state, ("y", y.len()))?;
-        let (mut next, dim, dstate) = (self.state(batch), self.config.dim, self.config.dstate);
-        let last = pairs_mut(&mut next, [batch, dstate])?;
-        let out = Outputs::default().y(ViewMut::strided(y, 0, &[batch, dim, seqlen], &strides(dim, seqlen))?);
-        forward(exec, &self.args(x, state, [batch, seqlen])?, &mut out.last_state(last))?;
-        *state = next;
-        Ok(())
+    fn state_parts(&self) -> Vec<Part> {
+        vec![Part { name: "scan", dtype: DType::Complex64, shape: vec![self.config.dstate] }]
     }
 
-    fn backward(
-        &self,
-        exec: &Exec,
-        x: &[f32],
-        initial: &LayerState,
-        dy: &[f32],
-        dlast: Option<&LayerState>,
-    ) -> Result<LayerGradients> {
-        let [batch, seqlen] = sizes(self, x, initial, ("dy", dy.len()))?;
-        let S5Config { dim, dstate, .. } = self.config;
-        let mut cotangents = Cotangents::default().y(View::strided(dy, 0, &[batch, dim, seqlen], &strides(dim, seqlen))?);
-        if let Some(dlast) = dlast {
-            check(NAME, "dlast", "of as many sequences", batch, sequences(self, dlast)?)?;
-            cotangents = cotangents.last_state(pairs(dlast, [batch, dstate])?);
-        }
-        let (mut dx, mut first) = (vec![0.0; x.len()], self.state(batch));
-        let [mut a, mut b, mut c, mut d, mut log_dt] = self.config.tensors().map(|(_, shape)| {
-            let data = vec![0.0; shape.iter().product()];
-            Array { shape, data }
-        });
+    fn weights(&self) -> Vec<Part> {
+        let part = |(name, shape): (&'static str, Vec<usize>)| match shape[..] {
+            [ref complex @ .., 2] if ["A", "B", "C"].contains(&name) => {
+                Part { name, dtype: DType::Complex64, shape: complex.to_vec() }
+            }
+            _ => Part { name, dtype: DType::F32, shape },
+        };
+        self.config.tensors().into_iter().map(part).collect()
+    }
+
+    fn forward(&self, batch: usize, x: View<'_>, initial: &[Tensor], y: ViewMut<'_>, last: &mut [Tensor]) -> Result<()> {
+        check(self, batch, [("x", x); 2], Some(&y), &[("initial", initial), ("last", last)])?;
+        let args = self.args(batch, x, initial.first().map(Tensor::view));
+        let (call, mut workspace) = (prepare(&self.exec, &args)?, Workspace::default());
+        let scratch = workspace.view_mut(&self.exec, call.workspace_len()?)?;
+        let y = y.split(0, batch).permute(&[0, 2, 1]);
+        let last = last.first_mut().map(Tensor::view_mut);
+        call.forward(&mut Outputs::default().y(y).last_state(last).workspace(scratch))?;
+        Ok(self.exec.synchronize()?)
+    }
+
+    fn backward(&self, batch: usize, x: View<'_>, initial: &[Tensor], dy: View<'_>, dlast: &[Tensor]) -> Result<LayerGradients> {
+        check(self, batch, [("x", x), ("dy", dy)], None, &[("initial", initial), ("dlast", dlast)])?;
+        let mut found = LayerGradients::new(self, batch, x.shape()[0])?;
+        let LayerGradients { x: dx, initial: first, weights } = &mut found;
+        let args = self.args(batch, x, initial.first().map(Tensor::view));
+        let (call, mut workspace) = (prepare(&self.exec, &args)?, Workspace::default());
+        let cotangents = Cotangents::default().y(channels(batch, dy)).last_state(dlast.first().map(Tensor::view));
+        let mut all = weights.values_mut().map(Tensor::view_mut);
+        let mut next = || all.next().expect("a gradient by every weight");
         let mut grads = Gradients::default()
-            .u(ViewMut::strided(&mut dx, 0, &[batch, dim, seqlen], &strides(dim, seqlen))?)
-            .a(complex_mut(&mut a)?)
-            .b(complex_mut(&mut b)?)
-            .c(complex_mut(&mut c)?)
-            .d(ViewMut::new(&mut d.data, &[dim])?)
-            .delta(ViewMut::new(&mut log_dt.data, &[dstate])?)
-            .initial_state(pairs_mut(&mut first, [batch, dstate])?);
-        backward(exec, &self.args(x, initial, [batch, seqlen])?, None, &cotangents, &mut grads)?;
+            .u(dx.view_mut().split(0, batch).permute(&[0, 2, 1]))
+            .initial_state(first.first_mut().map(Tensor::view_mut))
+            // in the order of names
+            .a(next())
+            .b(next())
+            .c(next())
+            .d(next())
+            .delta(next())
+            .workspace(workspace.view_mut(&self.exec, call.backward_workspace_len(false)?)?);
+        call.backward(None, &cotangents, &mut grads)?;
         // dt = exp(log_dt) step_rescale is its own derivative
-        log_dt.data.iter_mut().zip(&self.dt).for_each(|(gradient, dt)| *gradient *= dt);
-        let names = self.config.tensors().map(|(name, _)| name.to_owned());
-        let weights = names.into_iter().zip([a, b, c, d, log_dt]).collect();
-        Ok(LayerGradients { x: dx, initial: first, weights })
+        let (of_dt, dt) = (&mut weights.get_mut("log_dt").expect("it is one of them").view_mut(), self.dt.view());
+        match self.exec.device() {
+            Device::Cpu => Host(&self.exec).scale(of_dt, dt)?,
+            _ => scale_by(&self.exec, of_dt, dt)?,
+        }
+        self.exec.synchronize()?;
+        Ok(found)
     }
 }

@@ -28,7 +28,6 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{Config, Kind};
 use crate::error::Result;
 use crate::state::StateShape;
-use crate::tensors::Tensors;
 use crate::weight::Weight;
 pub(crate) use device::{Device, Heads, Multiplied};
 pub(crate) use host::Host;
@@ -129,14 +128,5 @@ impl Mixer {
     pub(crate) fn run<'r>(&'r self, config: &'r Config, host: &'r Host<'_>) -> Run<'r> {
         let [weights, derived] = [&self.weights, &self.derived].map(|all| all.iter().map(Weight::view).collect());
         Run { device: host, config, kind: self.kind, weights, derived }
-    }
-
-    /// Makes gradients by decays those by their logarithms: `A = -exp(A_log)` is its own derivative.
-    pub(crate) fn through_decays(&self, config: &Config, gradients: &mut Tensors, prefix: &str) {
-        let all = self.kind.weights(config).into_iter().zip(&self.weights);
-        for (named, weight) in all.filter(|(named, _)| named.role == Role::Decay) {
-            let gradient = gradients.get_mut(&format!("{prefix}{}", named.name)).expect("a gradient by every weight");
-            gradient.data.iter_mut().zip(weight.to_f32()).for_each(|(gradient, a)| *gradient *= a);
-        }
     }
 }

@@ -155,7 +155,7 @@ impl<'r> Run<'r> {
         let mut parts = Vec::with_capacity(states.len());
         for (Carried { state, rows, steps, .. }, after) in states.iter().zip(&mut next) {
             let ends = shapes.iter().zip(state.all().zip(after.all_mut()));
-            let ends = ends.map(|(shape, (before, after))| state.ends(shape, before, after).map(Some));
+            let ends = ends.map(|(shape, (before, after))| shape.ends(before, after).map(Some));
             let states = ends.collect::<Result<_>>()?;
             parts.push(Part { rows: rows.clone(), states, ..Part::whole(*steps) });
         }

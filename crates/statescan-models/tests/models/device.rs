@@ -9,7 +9,7 @@ use statescan_models::{Array, DeviceModel, DeviceState, DeviceTraining, Kind, Lo
 use std::path::Path;
 
 /// An executor on the first GPU.
-fn gpu() -> Option<Exec> {
+pub fn gpu() -> Option<Exec> {
     match Exec::cuda(0) {
         Ok(exec) => Some(exec),
         Err(error) => {
