@@ -114,11 +114,11 @@ impl Trains for Gpu {
         Ok(losses.to_vec(rows)?.into_iter().map(f64::from).sum::<f64>() / rows as f64)
     }
 
-    fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
+    fn embedding(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
         Ok(embedding(&self.exec, table, tokens.index(1, 0), factor, y)?)
     }
 
-    fn embed_backward(
+    fn embedding_backward(
         &self,
         (_, order): (View<'_>, Option<&TokenRows>),
         dy: View<'_>,

@@ -130,7 +130,7 @@ impl<T: Written> Batch<'_, T> {
         let TrainingRooms { tokens, streams, dstream: [added, _], .. } = &mut *self.back;
         let (tokens, zeros) = (tokens.of(rows), self.dropout.zeros(layers));
         let first = if zeros.is_some() { &mut *added } else { &mut streams[0] };
-        device.embed(of.embedding, tokens, scales.embedding, &mut first.of_mut(rows))?;
+        device.embedding(of.embedding, tokens, scales.embedding, &mut first.of_mut(rows))?;
         if zeros.is_some() {
             device.dropout(added.of(rows), zeros, 1.0, &mut streams[0].of_mut(rows))?;
         }
@@ -288,6 +288,6 @@ impl<T: Written> Batch<'_, T> {
         if !config.tied {
             device.clear(&mut table)?;
         }
-        device.embed_backward((tokens.of(rows), order.as_ref()), dstream, config.scales.embedding, &mut table)
+        device.embedding_backward((tokens.of(rows), order.as_ref()), dstream, config.scales.embedding, &mut table)
     }
 }

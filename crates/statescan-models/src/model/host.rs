@@ -34,7 +34,7 @@ impl Trains for Host<'_> {
         Ok(rows::<f64>(&losses.of(count)).flatten().sum())
     }
 
-    fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
+    fn embedding(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()> {
         for (to, token) in rows_mut::<f32>(y).zip(rows::<i32>(&tokens).flatten()) {
             let from = table.index(0, *token as usize);
             rows::<f32>(&from).for_each(|from| to.iter_mut().zip(from).for_each(|(to, x)| *to = x * factor));
@@ -42,7 +42,7 @@ impl Trains for Host<'_> {
         Ok(())
     }
 
-    fn embed_backward(
+    fn embedding_backward(
         &self,
         (tokens, _): (View<'_>, Option<&TokenRows>),
         dy: View<'_>,

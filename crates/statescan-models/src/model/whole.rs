@@ -130,10 +130,10 @@ pub(crate) trait Trains: Device {
     fn mean(&self, losses: &Room, rows: usize) -> Result<f64>;
 
     /// `factor` times rows of a table by tokens, (rows, 1).
-    fn embed(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()>;
+    fn embedding(&self, table: View<'_>, tokens: View<'_>, factor: f32, y: &mut ViewMut<'_>) -> Result<()>;
 
     /// Adds `factor` times rows to those of a table by their tokens, which are sorted on a GPU.
-    fn embed_backward(
+    fn embedding_backward(
         &self,
         tokens: (View<'_>, Option<&TokenRows>),
         dy: View<'_>,

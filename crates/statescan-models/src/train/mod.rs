@@ -195,7 +195,7 @@ impl Trainer {
     /// # Errors
     /// Weights that have become infinite; errors of the device.
     pub fn step(&mut self, exec: &Exec) -> Result<f64> {
-        let (step, Options { seqlen, clip, accumulate, .. }) = (self.losses.len(), self.options.clone());
+        let (step, Options { seqlen, max_grad_norm, accumulate, .. }) = (self.losses.len(), self.options.clone());
         // what a device moves is the weights of a model, by the gradient of one batch
         let there = exec.device() != Device::Cpu && self.adapted.is_none() && accumulate == 1;
         self.move_to(if there { exec.device() } else { Device::Cpu }, exec)?;
@@ -203,7 +203,7 @@ impl Trainer {
         let loss = match &mut self.on_device {
             Some((_, training)) => {
                 let by = optimizer::on_device(step, &self.options);
-                training.step_with_dropout(&rows, seqlen, dropout, clip, by)?
+                training.step_with_dropout(&rows, seqlen, dropout, max_grad_norm, by)?
             }
             None => self.step_on_host(exec, step)?,
         };
@@ -283,8 +283,16 @@ mod tests {
 
     #[test]
     fn a_step_takes_the_mean_of_the_batches_that_it_adds_up() {
-        let options =
-            Options { dim: 8, layers: 1, batch: 2, seqlen: 16, steps: 9, accumulate: 3, clip: 1e9, ..Options::default() };
+        let options = Options {
+            dim: 8,
+            layers: 1,
+            batch: 2,
+            seqlen: 16,
+            steps: 9,
+            accumulate: 3,
+            max_grad_norm: 1e9,
+            ..Options::default()
+        };
         let text: Vec<u8> = (0..2000u32).map(|i| (i * i % 251) as u8).collect();
         let (exec, mut trainer) = (Exec::cpu(1), Trainer::new(options, text).unwrap());
         let (model, mut of_batch, mut sum, mut loss) =

@@ -26,7 +26,7 @@ impl Moments {
 
     /// Moves the weights; the gradients are scaled down if they are too long.
     pub(super) fn step(&mut self, weights: &mut Tensors, gradients: &mut Tensors, step: usize, options: &Options) {
-        clip(gradients, options.clip);
+        clip(gradients, options.max_grad_norm);
         let rate = rate(step, options);
         let taken = step as i32 + 1;
         let (correct_first, correct_second) = (1.0 - BETA1.powi(taken), 1.0 - BETA2.powi(taken));

@@ -30,7 +30,7 @@ pub struct Options {
     /// The share of random zeros in what blocks add to the stream, which keeps a small text from being learned by heart.
     pub dropout: f64,
     /// The longest gradient, by the root of the sum of squares; a longer one is scaled down.
-    pub clip: f64,
+    pub max_grad_norm: f64,
     /// Weights and rows are drawn from it.
     pub seed: u64,
     /// The type that the weights of the model are written in; training has them in f32.
@@ -52,7 +52,7 @@ impl Default for Options {
             warmup: None,
             weight_decay: 1.0,
             dropout: 0.3,
-            clip: 1.0,
+            max_grad_norm: 1.0,
             seed: 1,
             dtype: DType::F32,
             lora: None,
@@ -85,7 +85,7 @@ impl Options {
             false => Err(Error::Training { setting, expected: "a positive number", got: value }),
         };
         number("rate", self.rate)?;
-        number("clip", self.clip)?;
+        number("max_grad_norm", self.max_grad_norm)?;
         if let Some(Lora { rank, alpha }) = self.lora {
             if !(1..=16384).contains(&rank) {
                 return Err(Error::Training { setting: "rank of LoRA", expected: "from 1 to 16384", got: rank as f64 });
@@ -110,9 +110,9 @@ impl Options {
 
     pub(super) fn to_json(&self) -> Value {
         let Options { dim, layers, batch, seqlen, steps, accumulate, rate, warmup, .. } = *self;
-        let Options { weight_decay, dropout, clip, seed, dtype, lora, .. } = *self;
+        let Options { weight_decay, dropout, max_grad_norm, seed, dtype, lora, .. } = *self;
         json!({"dim": dim, "layers": layers, "batch": batch, "seqlen": seqlen, "steps": steps, "accumulate": accumulate, "rate": rate,
-            "warmup": warmup, "weight_decay": weight_decay, "dropout": dropout, "clip": clip, "seed": seed,
+            "warmup": warmup, "weight_decay": weight_decay, "dropout": dropout, "max_grad_norm": max_grad_norm, "seed": seed,
             "dtype": dtype.to_string(), "lora": lora.map(|Lora { rank, alpha }| json!([rank, alpha]))})
     }
 
@@ -130,7 +130,8 @@ impl Options {
             warmup: size("warmup"),
             weight_decay: json["weight_decay"].as_f64()?,
             dropout: json["dropout"].as_f64()?,
-            clip: json["clip"].as_f64()?,
+            // earlier versions call it so
+            max_grad_norm: json["max_grad_norm"].as_f64().or(json["clip"].as_f64())?,
             seed: json["seed"].as_u64()?,
             dtype: TYPES.into_iter().find(|(dtype, _)| json["dtype"] == dtype.to_string()).map(|(dtype, _)| dtype)?,
             lora: match &json["lora"] {

@@ -91,7 +91,7 @@ fn what_cannot_be_trained_is_refused() {
     refused(Options { accumulate: 0, ..options() }, &text(), "`accumulate` must be");
     refused(Options { warmup: Some(41), ..options() }, &text(), "`warmup` must be at most as many as steps, got 41");
     refused(Options { layers: usize::MAX, ..options() }, &text(), "`layers` must be");
-    refused(Options { clip: 0.0, ..options() }, &text(), "`clip` must be");
+    refused(Options { max_grad_norm: 0.0, ..options() }, &text(), "`max_grad_norm` must be");
     refused(Options { dropout: 0.95, ..options() }, &text(), "`dropout` must be");
     refused(Options { dtype: DType::F64, ..options() }, &text(), "`type of weights` must be f32, bf16 or f16");
     refused(Options { weight_decay: -1.0, ..options() }, &text(), "`weight decay` must be");
