@@ -4,7 +4,6 @@ A process takes seconds to start, so those of a group go through many cases.
 """
 
 import datetime
-import multiprocessing
 import os
 import tempfile
 import time
@@ -21,6 +20,7 @@ from torch import distributed  # noqa: E402
 
 import statescan.compat.mamba_ssm as mamba  # noqa: E402
 import statescan.distributed  # noqa: E402
+from processes import server  # noqa: E402
 from statescan.distributed import _passes as passes  # noqa: E402
 from statescan.distributed._slices import Call  # noqa: E402
 from statescan.nn import S5, Mamba, Mamba2  # noqa: E402
@@ -460,7 +460,7 @@ def process(rank, ranks, store, backend, bodies, answers):
 
 
 def run_ranks(ranks, backend, bodies):
-    context = multiprocessing.get_context("spawn")
+    context = server()
     answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         arguments = (ranks, os.path.join(folder, "store"), backend, bodies, answers)

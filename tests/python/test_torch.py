@@ -1,6 +1,5 @@
 """What PyTorch expects of an operation: its gradients checked by differences, the compiler, and everything built on dispatch."""
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import statescan
 import statescan.torch  # registers torch.ops.statescan
 from cases import CASES, Random, results
+from processes import server
 from statescan._gradients import differentiable
 from test_results import assert_close, gradients
 
@@ -405,7 +405,7 @@ def test_sharded_training():
     layer(data()).square().mean().backward()
     optimiser.step()
 
-    context = multiprocessing.get_context("spawn")
+    context = server()
     answers = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         arguments = (2, os.path.join(folder, "store"), answers)

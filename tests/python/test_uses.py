@@ -4,12 +4,9 @@ Results and gradients are those of the plain call, or the refusal that the docum
 operations of PyTorch, too, is skipped. `STATESCAN_USES=400 STATESCAN_USES_SEED=7` draws others, and more of them; the name of a
 test has all that was drawn."""
 
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import random
 import re
-import sys
 
 import pytest
 import torch
@@ -18,15 +15,13 @@ import torch._inductor.compile_fx  # the compiler, once for all processes
 
 import test_second_derivatives as derivatives
 from cases import CASES, results
+from processes import server
 from test_nn_transforms import ALL as LAYERS
 from test_nn_transforms import BATCH, SEQLEN, WIDTH
 from test_torch import small
 from uses import DERIVING, KEEPING, ONLY_RESULTS
 
 SEED, COUNT = int(os.environ.get("STATESCAN_USES_SEED", 0)), int(os.environ.get("STATESCAN_USES", 60))
-# processes come from one that has imported this file and done nothing else
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload([__name__])
 # what docs/python.md says is refused
 REFUSALS = r"has no second derivative|has no derivatives in forward mode|does not go under vmap|records no gradients"
 
@@ -138,8 +133,8 @@ def run(name, is_ours, answer):
 
 def apart(name, is_ours):
     """The answer of a process of its own: combinations that PyTorch fails at leave transforms and modes behind."""
-    here, there = SERVER.Pipe()
-    process = SERVER.Process(target=run, args=(name, is_ours, there))
+    here, there = (processes := server()).Pipe()
+    process = processes.Process(target=run, args=(name, is_ours, there))
     process.start()
     there.close()
     try:
@@ -148,14 +143,6 @@ def apart(name, is_ours):
         return "the process ended without an answer"
     finally:
         process.join()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server():
-    """It does not get the path of this process by itself in every Python."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        multiprocessing.forkserver.ensure_running()
 
 
 @pytest.mark.parametrize("name", DRAWN)

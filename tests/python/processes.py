@@ -1,0 +1,23 @@
+"""Processes that are forked from one which has imported PyTorch and what is tested, and done nothing else.
+
+To import PyTorch takes seconds each time.
+"""
+
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import sys
+
+
+def server():
+    """The context of such processes. The first call starts the process that they come from."""
+    found, before = multiprocessing.get_context("forkserver"), os.environ.get("PYTHONPATH")
+    found.set_forkserver_preload(["test_uses"])
+    # it does not get the path of this process by itself in every Python
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        os.environ.update({} if before is None else {"PYTHONPATH": before})
+    return found
