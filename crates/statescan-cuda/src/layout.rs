@@ -96,6 +96,13 @@ pub fn neighbours(tensor: &impl Layout, axis: usize, most: usize) -> usize {
     [8, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
+/// Whether `count` neighbours along an axis are whole units of 16 bytes in all, which may begin anywhere, and no other axis goes back: `runs.cuh` reads and
+/// writes such.
+pub fn are_runs(tensor: &impl Layout, axis: usize, count: usize) -> bool {
+    let (strides, size) = (tensor.strides(), tensor.scalar().size());
+    strides[axis] == 1 && (count * size).is_multiple_of(16) && strides.iter().all(|&stride| stride >= 0)
+}
+
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
@@ -113,5 +120,13 @@ mod tests {
         assert_eq!(at(Scalar::BF16, 0, &[260, 65, 1]), 1);
         assert_eq!(at(Scalar::BF16, 0, &[256, 1, 4]), 1);
         assert_eq!(at(Scalar::F32, 63, &[256, 64, -1]), 1);
+    }
+
+    #[test]
+    fn runs_begin_anywhere() {
+        let at =
+            |scalar: Scalar, strides: &[isize], count| are_runs(&Described::strided(scalar, 3, &[2, 4, 64], strides), 2, count);
+        assert!(at(Scalar::BF16, &[260, 65, 1], 8) && at(Scalar::F32, &[0, 65, 1], 8) && at(Scalar::Complex64, &[260, 65, 1], 2));
+        assert!(!at(Scalar::BF16, &[260, 65, 1], 4) && !at(Scalar::F32, &[260, 1, 4], 4) && !at(Scalar::F32, &[260, -65, 1], 4));
     }
 }

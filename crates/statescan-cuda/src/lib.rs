@@ -145,7 +145,7 @@ pub use error::{Error, Result};
 pub use graph::{Graph, elapsed};
 pub use kernel::{Kernel, blocks_of_lines};
 pub use launch::Launch;
-pub use layout::{Layout, Strided, neighbours};
+pub use layout::{Layout, Strided, are_runs, neighbours};
 pub use memory::DeviceMemory;
 pub use numbers::Numbers;
 pub use params::{Address, Parameter};

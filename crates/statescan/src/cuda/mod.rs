@@ -28,7 +28,7 @@ pub use plan::{Gpu, PlannedLaunch};
 pub(crate) use plan::{nowhere, on_a_device, written_like};
 pub(crate) use statescan_cuda::{
     Address, BLOCKS, COMMON, Config, HOPPER, Header, Kernel, Key, Launch, MMA, Numbers, Program, Queue, SharedMemory, Strided,
-    Sum, Swizzle, TensorMap, TileCopy, Tiling, Value, blocks_of_lines, header, neighbours, params, sum_terms,
+    Sum, Swizzle, TensorMap, TileCopy, Tiling, Value, are_runs, blocks_of_lines, header, neighbours, params, sum_terms,
 };
 #[doc(inline)]
 pub use statescan_cuda::{AsStream, Ceilings, Stream, elapsed};
@@ -39,6 +39,8 @@ pub type Graph = statescan_cuda::Graph<crate::Error>;
 
 /// Step sizes and gates in device code.
 pub const STEP_SIZE: Header = header!("step_size.cuh");
+/// Runs of neighbours that begin anywhere.
+pub(crate) const RUNS: Header = header!("runs.cuh");
 /// The discretizations.
 pub(crate) const DISCRETIZATION: Header = header!("discretization.cuh");
 /// Slots of pools of states; it comes behind the configuration.

@@ -7,7 +7,7 @@ mod plan;
 mod tests;
 
 use super::{GradientTargets, OP, Problem, Sources, Targets};
-use crate::cuda::{Address, COMMON, Config, Kernel, Program, Queue, Stream, neighbours, params};
+use crate::cuda::{Address, COMMON, Config, Kernel, Program, Queue, RUNS, Stream, are_runs, neighbours, params};
 use crate::error::{Error, Result};
 use crate::ops::on_cuda::{Pass, SlotTypes, read, single_only};
 use crate::ops::states::Pool;
@@ -17,7 +17,7 @@ use core::ffi::c_void;
 pub(super) use plan::LONGEST_WHOLE;
 use plan::{Plan, Shape};
 
-static SCAN: Program<Params> = Program::new(OP, &[COMMON], include_str!("scan.cu"));
+static SCAN: Program<Params> = Program::new(OP, &[COMMON], include_str!("scan.cu")).including(&[RUNS]);
 
 params! {
     /// A tensor of rows and steps; one without steps has a stride of 0 there. Absent ones are null.
@@ -318,6 +318,19 @@ impl<'p, 'a> Call<'p, 'a> {
         (axes, timed.map(Option::unwrap_or_default))
     }
 
+    /// Whether rows are read and written as runs, which begin anywhere. Short rows of f32, and complex ones, gain nothing.
+    fn has_runs(&self, timed: &[Option<View<'_>>], items: usize) -> bool {
+        let last = |view: &View<'_>| view.rank() - 1;
+        let narrow = |view: &View<'_>| neighbours(view, last(view), items) * view.dtype().size() < 16;
+        let gains = match self.problem.b.dtype().size() {
+            2 => true,
+            4 => self.problem.seqlen >= 512,
+            _ => false,
+        };
+        let mut timed = timed.iter().flatten();
+        gains && timed.clone().all(|view| are_runs(view, last(view), items)) && timed.any(narrow)
+    }
+
     /// Returns the constants that a kernel is compiled with, but for its pass.
     fn config(&self, o: &Operands<'_>, again: Option<Again>, gradient: bool, plan: &Plan) -> Config {
         let (p, a, by_time) = (self.problem, self.in_memory(self.problem.a), self.shape().by_time);
@@ -346,6 +359,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("BACKWARDS", p.reverse != gradient)
             .flag("GRADIENT", gradient)
             .flag("BY_TIME", by_time)
+            .flag("RUNS", by_time && self.has_runs(&[Some(a), o.b, o.h, o.da, o.db], plan.items))
             .flag("HAS_B", o.b.is_some())
             .flag("HAS_H", o.h.is_some() || again.is_some())
             .flag("HAS_DA", o.da.is_some())

@@ -3,7 +3,8 @@
 // A block has CHANNEL_LANES channels and walks their steps in tiles of TIME_LANES x ITEMS. A thread has ITEMS neighbouring steps of one
 // channel in registers: it composes them to one step (decay, input), the threads of a channel exchange theirs, and each knows the state
 // before its first step. The next tile is loaded before this one is computed. Bytes bind: each number is read once and written once.
-// Neighbouring threads take neighbouring steps (BY_TIME) or neighbouring channels, whichever lies side by side in memory.
+// Neighbouring threads take neighbouring steps (BY_TIME) or neighbouring channels, whichever lies side by side in memory. Where rows of steps begin
+// anywhere (RUNS), they are read and written as `runs.cuh` does.
 //
 // The gradient is the same scan backwards with each decay one step later: g[t] = p[t] + conj(a[t+1]) g[t+1]. Its decay at the last step is
 // 1 and its first state the final state's cotangent; da[t] = g[t] conj(h[t-1]), db = g, and conj(a[0]) g[0] belongs to the initial state.
@@ -11,6 +12,7 @@
 // Few channels: time is cut into segments. A first launch (ENDS) composes each segment but the last to one step, a second one (REST) starts
 // each from the state that follows from those before it. Where the last state may go to the slot of a pool that the first one is in, the first launch
 // keeps that one behind the ends.
+#include "runs.cuh"
 
 typedef Choose<COMPLEX, complex64, f32>::type Field;
 
@@ -52,10 +54,26 @@ struct Row {
     index[0] = row;
   }
 
-  template <typename E> DEVICE E* of(const Timed& v) const {
-    return static_cast<E*>(v.data) + (index[0] * v.row[0] + index[1] * v.row[1] + index[2] * v.row[2] + index[3] * v.row[3]);
+  template <typename E> DEVICE E* of(const Timed& v) const { return static_cast<E*>(v.data) + place(index, v); }
+
+  // Whether the units of 16 bytes that have a row's steps are memory of the tensor; strides are not negative then.
+  template <typename E> DEVICE bool has_units(const Params& p, const Timed& v) const {
+    const u32 last[4] = {p.size[0] - 1, p.size[1] - 1, p.size[2] - 1, p.size[3] - 1};
+    const i64 before = place(index, v), after = place(last, v) - before;
+    return min(before, after) >= 16 / int(sizeof(E));
+  }
+
+  static DEVICE i64 place(const u32 (&index)[4], const Timed& v) {
+    return index[0] * v.row[0] + index[1] * v.row[1] + index[2] * v.row[2] + index[3] * v.row[3];
   }
 };
+
+// Steps around a thread's own that must exist, for units of 16 bytes to be read.
+DEVICE int margin_of(const Params& p, const Row& row) {
+  if constexpr (!RUNS) return 0;
+  const bool has_h = !HAS_DA || row.has_units<H>(p, p.h);
+  return row.has_units<A>(p, p.a) && (!HAS_B || row.has_units<B>(p, p.b)) && has_h ? 0 : ITEMS;
+}
 
 // The i-th of a thread's steps, of which the first in memory is `first`.
 DEVICE i64 step_of(i64 first, int i) { return BACKWARDS ? first + ITEMS - 1 - i : first + i; }
@@ -63,39 +81,59 @@ DEVICE i64 step_of(i64 first, int i) { return BACKWARDS ? first + ITEMS - 1 - i 
 // ITEMS steps from `first` on, in the order of the scan. All of them exist if WHOLE, as nearly always; then no branch keeps one load from
 // being under way beside the others. Else what lies outside of the row is `otherwise`.
 template <bool WHOLE, typename E, int VECTOR> DEVICE void load(Field (&out)[ITEMS], const E* row, i64 stride, i64 first, i64 seqlen, Field otherwise) {
+  // the i-th in memory
+  auto put = [&](int i, E v) { convert(out[BACKWARDS ? ITEMS - 1 - i : i], v); };
+  if constexpr (WHOLE && RUNS) {
+    Run<E, ITEMS> run;
+    run.read(row + first);
 #pragma unroll
-  for (int i = 0; i < ITEMS; i += VECTOR) {
-    const i64 step = first + i;
-    if constexpr (WHOLE) {
-      const Neighbours<E, VECTOR> some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(row + step * (VECTOR > 1 ? 1 : stride));
+    for (int i = 0; i < ITEMS; i++) put(i, run.v[i]);
+  } else if constexpr (WHOLE) {
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++) convert(out[BACKWARDS ? ITEMS - 1 - i - k : i + k], some.v[k]);
-    } else {
+    for (int i = 0; i < ITEMS; i += VECTOR) {
+      const Neighbours<E, VECTOR> some = *reinterpret_cast<const Neighbours<E, VECTOR>*>(row + (first + i) * (VECTOR > 1 ? 1 : stride));
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++) {
-        Field& to = out[BACKWARDS ? ITEMS - 1 - i - k : i + k];
-        to = otherwise;
-        if (step + k >= 0 && step + k < seqlen) convert(to, row[(step + k) * stride]);
-      }
+      for (int k = 0; k < VECTOR; k++) put(i + k, some.v[k]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+      const i64 step = first + i;
+      out[BACKWARDS ? ITEMS - 1 - i : i] = otherwise;
+      if (step >= 0 && step < seqlen) put(i, row[step * stride]);
     }
   }
 }
 
-DEVICE bool is_whole(i64 first, i64 seqlen) { return first >= 0 && first + ITEMS <= seqlen; }
+// `margin`: steps around a thread's own that must exist as well.
+DEVICE bool is_whole(i64 first, i64 seqlen, int margin) { return first >= margin && first + ITEMS + margin <= seqlen; }
 
-template <typename E, int VECTOR> DEVICE void store(const Field (&values)[ITEMS], E* row, i64 stride, i64 first, i64 seqlen) {
+// The steps that a thread writes: those from `first` on that lie in [0, end).
+struct Out {
+  i64 first, end;
+  int lane;   // in its group
+};
+
+template <typename E, int VECTOR> DEVICE void store(const Field (&values)[ITEMS], E* row, i64 stride, const Out& to) {
+  if constexpr (RUNS) {
+    Run<E, ITEMS> run;
 #pragma unroll
-  for (int i = 0; i < ITEMS; i += VECTOR) {
-    const i64 step = first + i;
-    Neighbours<E, VECTOR> some;
+    for (int i = 0; i < ITEMS; i++) assign(run.v[i], values[BACKWARDS ? ITEMS - 1 - i : i]);
+    run.template write<GROUP, BACKWARDS>(row + to.first, to.lane, -to.first, to.end - to.first);
+  } else {
 #pragma unroll
-    for (int k = 0; k < VECTOR; k++) assign(some.v[k], values[BACKWARDS ? ITEMS - 1 - i - k : i + k]);
-    if (VECTOR > 1 && step >= 0 && step + VECTOR <= seqlen) {
-      write_at_once(row + step, some);
-    } else {
+    for (int i = 0; i < ITEMS; i += VECTOR) {
+      const i64 step = to.first + i;
+      Neighbours<E, VECTOR> some;
 #pragma unroll
-      for (int k = 0; k < VECTOR; k++)
-        if (step + k >= 0 && step + k < seqlen) row[(step + k) * stride] = some.v[k];
+      for (int k = 0; k < VECTOR; k++) assign(some.v[k], values[BACKWARDS ? ITEMS - 1 - i - k : i + k]);
+      if (VECTOR > 1 && step >= 0 && step + VECTOR <= to.end) {
+        write_at_once(row + step, some);
+      } else {
+#pragma unroll
+        for (int k = 0; k < VECTOR; k++)
+          if (step + k >= 0 && step + k < to.end) row[(step + k) * stride] = some.v[k];
+      }
     }
   }
 }
@@ -139,16 +177,16 @@ template <bool WHOLE> DEVICE void load_items(Items& items, const Params& p, cons
   }
 }
 
-DEVICE void load_items(Items& items, const Params& p, const A* a, const B* b, i64 first) {
-  if (is_whole(first, p.seqlen))
+DEVICE void load_items(Items& items, const Params& p, const A* a, const B* b, i64 first, int margin) {
+  if (is_whole(first, p.seqlen, margin))
     load_items<true>(items, p, a, b, first);
   else
     load_items<false>(items, p, a, b, first);
 }
 
 // The states before each of a thread's steps, in a gradient.
-DEVICE void load_past(Field (&past)[ITEMS], const Params& p, const H* h, Field before, i64 first) {
-  if (is_whole(first, p.seqlen))
+DEVICE void load_past(Field (&past)[ITEMS], const Params& p, const H* h, Field before, i64 first, int margin) {
+  if (is_whole(first, p.seqlen, margin))
     load<true, H, H_VECTOR>(past, h, p.h.step, first, p.seqlen, Field{});
   else
     load<false, H, H_VECTOR>(past, h, p.h.step, first, p.seqlen, Field{});
@@ -248,6 +286,28 @@ DEVICE Step exchange_steps(const Items& items, const Lanes& lanes, Step (&exchan
   return earlier;
 }
 
+// The rows of a scan's outputs; a gradient reads h.
+struct Outputs {
+  H* h;
+  DA* da;
+  DB* db;
+};
+
+// Walks through a thread's steps of a tile from the state before them; `past` are the states before each, in a gradient.
+DEVICE void put(const Params& p, const Outputs& of, const Items& items, Field (&past)[ITEMS], Field state, const Out& to) {
+  Field out[ITEMS];
+#pragma unroll
+  for (int i = 0; i < ITEMS; i++) out[i] = state = mul_add(items.a[i], state, items.b[i]);
+  if (!RUNS && to.end == 0) return;
+  if constexpr (HAS_H && !GRADIENT) store<H, H_VECTOR>(out, of.h, p.h.step, to);
+  if constexpr (HAS_DB) store<DB, DB_VECTOR>(out, of.db, p.db.step, to);
+  if constexpr (HAS_DA) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) past[i] = mul(out[i], conj(past[i]));
+    store<DA, DA_VECTOR>(past, of.da, p.da.step, to);
+  }
+}
+
 // The final state of a row, and the product of its decays.
 DEVICE void leave(const Params& p, const Row& row, const A* a, Carried& carried) {
   if constexpr (GRADIENT) {
@@ -279,21 +339,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan
 
   const A* const a = row.of<A>(p.a);
   const B* const b = row.of<B>(p.b);
-  H* const h = row.of<H>(p.h);
-  DA* const da = row.of<DA>(p.da);
-  DB* const db = row.of<DB>(p.db);
+  const Outputs outputs = {row.of<H>(p.h), row.of<DA>(p.da), row.of<DB>(p.db)};
   Carried carried = entering(p, row, row_number, segment);
   Field before = {};
   if constexpr (HAS_BEFORE) convert(before, *row.of<BEFORE>(p.before));
 
+  const int margin = margin_of(p, row);
   Items items, next;
-  if (first_tile < last_tile) load_items(items, p, a, b, first_step(p, first_tile, lanes.time));
+  if (first_tile < last_tile) load_items(items, p, a, b, first_step(p, first_tile, lanes.time), margin);
 #pragma unroll 1
   for (i64 tile = first_tile; tile < last_tile; tile++) {
     const i64 first = first_step(p, tile, lanes.time);
-    if (tile + 1 < last_tile) load_items(next, p, a, b, first_step(p, tile + 1, lanes.time));
+    if (tile + 1 < last_tile) load_items(next, p, a, b, first_step(p, tile + 1, lanes.time), margin);
     Field past[ITEMS];
-    if constexpr (HAS_DA && PASS != Pass::Ends) load_past(past, p, h, before, first);
+    if constexpr (HAS_DA && PASS != Pass::Ends) load_past(past, p, outputs.h, before, first, margin);
 
     Step(&exchange)[GROUPS][CHANNEL_LANES] = totals[tile & 1];
     const Step earlier = exchange_steps(items, lanes, exchange);
@@ -308,21 +367,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan
       if constexpr (HAS_DECAY || PASS == Pass::Ends) carried.product = mul(step.decay, carried.product);
     }
 
-    if constexpr (PASS != Pass::Ends) {
-      state = earlier.apply(state);
-      Field out[ITEMS];
-#pragma unroll
-      for (int i = 0; i < ITEMS; i++) out[i] = state = mul_add(items.a[i], state, items.b[i]);
-      if (exists) {
-        if constexpr (HAS_H && !GRADIENT) store<H, H_VECTOR>(out, h, p.h.step, first, p.seqlen);
-        if constexpr (HAS_DB) store<DB, DB_VECTOR>(out, db, p.db.step, first, p.seqlen);
-        if constexpr (HAS_DA) {
-#pragma unroll
-          for (int i = 0; i < ITEMS; i++) past[i] = mul(out[i], conj(past[i]));
-          store<DA, DA_VECTOR>(past, da, p.da.step, first, p.seqlen);
-        }
-      }
-    }
+    if constexpr (PASS != Pass::Ends)
+      put(p, outputs, items, past, earlier.apply(state), {first, exists ? p.seqlen : 0, lanes.time % GROUP});
     items = next;
   }
 

@@ -48,7 +48,7 @@ fn linear_scans_compile() {
         (DType::Complex64, DType::Complex64),
         (DType::F32, DType::Complex64),
     ] {
-        for (rows, seqlen) in [(4096, 2048), (3, 100_000), (40, 9)] {
+        for (rows, seqlen) in [(4096, 2048), (3, 100_000), (40, 9), (39, 2047)] {
             let timed = |dtype| tensor(dtype, &[2, rows, seqlen]);
             let state = tensor(if b.is_complex() { b } else { DType::F32 }, &[2, rows]);
             let args = Args { initial_state: Some(state), reverse: rows == 40, ..Args::new(timed(a), timed(b)) };
