@@ -6,7 +6,7 @@ use rustyline::{Context, Helper, Highlighter, Hinter};
 use std::path::PathBuf;
 
 pub(super) const HELP: &str = "\
-/undo         take back the last line and its answer
+/undo [N]     take back the last line and its answer, or the last N
 /retry        take back the last answer and draw another one
 /reset        forget everything
 /save FILE    save what the model remembers; /save! FILE replaces a file
@@ -24,7 +24,7 @@ const NAMES: [&str; 10] = ["/help", "/load", "/memory", "/quit", "/reset", "/ret
 #[derive(Debug, PartialEq)]
 pub(super) enum Command {
     Say(String),
-    Undo,
+    Undo(usize),
     Retry,
     Reset,
     Save {
@@ -56,10 +56,14 @@ impl Command {
             "save!" => return Ok(Command::Save { path: path()?, force: true }),
             "load" => return Ok(Command::Load(path()?)),
             "set" => return Ok(Command::Set(argument.to_owned())),
+            "undo" => {
+                let lines = if argument.is_empty() { Some(1) } else { argument.parse().ok().filter(|&lines| lines > 0) };
+                let wrong = || format!("/undo takes a number of lines, 1 or more, got `{}`", argument.escape_debug());
+                return lines.map(Command::Undo).ok_or_else(wrong);
+            }
             _ => {}
         }
         let command = match name {
-            "undo" => Command::Undo,
             "retry" => Command::Retry,
             "reset" => Command::Reset,
             "memory" => Command::Memory,
@@ -109,15 +113,17 @@ mod tests {
             ("", said("")),
             (" Alice was ", said(" Alice was ")),
             ("//save it", said("/save it")),
-            ("/undo", Ok(Command::Undo)),
-            ("/undo ", Ok(Command::Undo)),
+            ("/undo", Ok(Command::Undo(1))),
+            ("/undo ", Ok(Command::Undo(1))),
+            ("/undo 3", Ok(Command::Undo(3))),
             ("/save a b", Ok(Command::Save { path: "a b".into(), force: false })),
             ("/save! a", Ok(Command::Save { path: "a".into(), force: true })),
             ("/load  a", Ok(Command::Load("a".into()))),
             ("/set", Ok(Command::Set(String::new()))),
             ("/set top-p  0.5", Ok(Command::Set("top-p  0.5".into()))),
             ("/load", Err("/load needs the name of a file".to_owned())),
-            ("/undo 3", Err("/undo stands alone, got `3`".to_owned())),
+            ("/undo 0", Err("/undo takes a number of lines, 1 or more, got `0`".to_owned())),
+            ("/reset 3", Err("/reset stands alone, got `3`".to_owned())),
             ("/nothing", Err("there is no /nothing, /help lists what there is".to_owned())),
             ("/", Err("there is no /, /help lists what there is".to_owned())),
         ] {

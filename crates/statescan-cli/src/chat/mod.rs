@@ -104,7 +104,7 @@ fn obey(talk: &mut Talk<'_>, command: Command, quiet: bool) -> Result<()> {
     let done = match command {
         Command::Say(text) => talk.say(&text),
         Command::Retry => talk.retry(),
-        Command::Undo => talk.undo(),
+        Command::Undo(lines) => talk.undo(lines),
         Command::Reset => talk.reset(),
         Command::Save { path, force } => talk.save(&path, force),
         Command::Load(path) => talk.load(&path),

@@ -146,9 +146,10 @@ impl<'m> Talk<'m> {
         self.before.drain(..surplus);
     }
 
-    /// Goes back to what was before the last line, or before the state was replaced.
-    pub(super) fn undo(&mut self) -> Result<()> {
-        let before = self.before.pop_back().ok_or_else(nothing)?;
+    /// Goes back to what was before so many of the last lines, where replacing the state counts as one.
+    pub(super) fn undo(&mut self, lines: usize) -> Result<()> {
+        let first = self.before.len().checked_sub(lines).ok_or_else(|| nothing(self.before.len()))?;
+        let before = self.before.drain(first..).next().ok_or_else(|| nothing(0))?;
         self.reader.restore(0, before.snapshot)?;
         self.last = before.last;
         Ok(())
@@ -156,8 +157,8 @@ impl<'m> Talk<'m> {
 
     /// Answers the last line again, otherwise if tokens are drawn.
     pub(super) fn retry(&mut self) -> Result<()> {
-        let said = self.before.back().and_then(|before| before.said.clone()).ok_or_else(nothing)?;
-        self.undo()?;
+        let said = self.before.back().and_then(|before| before.said.clone()).ok_or_else(|| nothing(0))?;
+        self.undo(1)?;
         self.say(&said)
     }
 
@@ -197,9 +198,10 @@ impl<'m> Talk<'m> {
     }
 }
 
-/// The refusal to take back what was not said.
-fn nothing() -> Error {
-    Error::Usage { option: "what is taken back", expected: "a line of this chat", got: "none".into() }
+/// The refusal to take back what was not said, or is not kept, beside so many lines that are.
+fn nothing(kept: usize) -> Error {
+    let got = if kept == 0 { "none".into() } else { format!("more than the {kept} that are kept") };
+    Error::Usage { option: "what is taken back", expected: "a line of this chat", got }
 }
 
 /// Bytes of a state and its logits.

@@ -33,7 +33,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     pub file: Option<PathBuf>,
     /// A file with a text to continue in every line, all at once; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "state", "save_state"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "save_state"])]
     pub prompts: Option<PathBuf>,
     /// Put the prompt, as what a user says, into the chat template of the folder
     #[arg(long)]
@@ -62,7 +62,7 @@ pub struct GenerateArgs {
     /// Say how fast it was as a share of what this machine can do, which takes a second to measure
     #[arg(long, conflicts_with = "quiet")]
     pub floors: bool,
-    /// Go on from a state that --save-state wrote: the prompt, if there is one, follows the text that it has read
+    /// Go on from a state that --save-state or a chat's /save wrote: the prompt, if there is one, or each of several follows the text that it has read
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Save what the model remembers of all text, the generated one too, even if Ctrl-C, SIGTERM or SIGHUP ends it

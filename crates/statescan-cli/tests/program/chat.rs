@@ -38,10 +38,15 @@ fn lines_can_be_taken_back() {
     assert_eq!(after[after.len() - alone.len()..], alone);
     let twice = answers(&GREEDY, &["The Queen", "Alice was ", "/reset", "/undo", "/undo", "/retry"]);
     assert!(twice.ends_with(&alone), "{twice}");
+    let several = answers(&GREEDY, &["The Queen", "Alice was ", "and then", "/undo 2", "Alice was "]);
+    let last = several.len() - alone.len();
+    assert_eq!(several[last..], several[alone.len()..][..alone.len()], "it goes on behind the first line");
     let drawn = answers(&["--tokens", "20"], &["The Queen", "/retry"]);
     assert_ne!(drawn[..drawn.len() / 2], drawn[drawn.len() / 2..], "another answer is drawn");
     let output = chat(&GREEDY, &["/undo", "/retry"]);
     assert_eq!(stderr(&output).matches("error: what is taken back must be a line of this chat, got `none`").count(), 2);
+    let output = chat(&GREEDY, &["Alice", "/undo 2"]);
+    assert!(stderr(&output).contains("got `more than the 1 that are kept`"), "{}", stderr(&output));
 }
 
 #[test]

@@ -130,6 +130,14 @@ fn lines_are_continued_beside_each_other_as_they_are_alone() {
         expected.push(format!("== {prompt}\n{alone}"));
     }
     assert_eq!(all, expected.join("\n"));
+    // from the state of what they all begin with
+    let state = folder.path().join("state");
+    generated(&["--prompt", "One day ", "--tokens", "0", "--save-state", text(&state)]);
+    let behind = |args: &[&str]| generated(&[&["--state", text(&state), "--tokens", "9"], args].concat());
+    let alone = |(number, prompt): (usize, &&str)| {
+        format!("== {prompt}\n{}", behind(&["--prompt", prompt, "--seed", &number.to_string()]))
+    };
+    assert_eq!(behind(&["--prompts", text(&path)]), prompts.iter().enumerate().map(alone).collect::<Vec<_>>().join("\n"));
     std::fs::write(&path, "\n\n").unwrap();
     refused(&["--prompts", text(&path)], "--prompts must be a file with lines");
 }
