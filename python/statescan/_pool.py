@@ -25,6 +25,9 @@ class StatePool:
             that are read, if it is None. No two sequences may leave their states in one slot, and none may start from a slot
             that another one writes. On a GPU values are not checked: one that is too large counts as negative, one that is used
             twice gives wrong results.
+            Of shape (sequences, pieces) it has states at positions: `cu_seqlens` has the bounds of pieces then, one more than
+            sequences * pieces, and each piece goes on from the one before it in its sequence and leaves its state in a slot of
+            its own. A piece may have no steps. On CPUs alone, and not for `simplified_scan` and `s5_inner`.
 
     Examples:
         >>> pool = torch.zeros(8, 4, 16, 32)

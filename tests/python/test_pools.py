@@ -148,6 +148,18 @@ def test_a_sequence_goes_on_from_its_slot():
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
 
 
+def test_a_sequence_in_pieces_leaves_states_at_its_cuts():
+    x, dt, A = torch.randn(1, 40, 4, 8), torch.rand(1, 40, 4), -torch.rand(4)
+    B, C = torch.randn(2, 1, 40, 16)
+    pool, bounds = torch.zeros(4, 4, 8, 16), torch.tensor([0, 17, 18, 40])
+    slots = StatePool(pool, torch.tensor([-1]), torch.tensor([[2, -1, 0]]))
+    y, _ = statescan.ssd(x, dt, A, B, C, cu_seqlens=bounds, initial_state=slots)
+    whole, last = statescan.ssd(x, dt, A, B, C)
+    _, cut = statescan.ssd(x[:, :17], dt[:, :17], A, B[:, :17], C[:, :17])
+    torch.testing.assert_close(y, whole, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(pool, torch.stack([last[0], 0 * last[0], cut[0], 0 * last[0]]), atol=1e-4, rtol=1e-4)
+
+
 def test_what_is_refused():
     x, dt, A = torch.randn(2, 9, 4, 8), torch.rand(2, 9, 4), -torch.rand(4)
     B, C = torch.randn(2, 2, 9, 16)
@@ -164,6 +176,7 @@ def test_what_is_refused():
     refused(ValueError, "a slot that no other sequence writes", read=(1, -1))
     refused(ValueError, "`read_indices` must have shape", read=(0, 1, 2))
     refused(ValueError, "`state_pool` must have shape", pool=torch.zeros(3, 4, 8, 15))
+    refused(ValueError, "`cu_seqlens` is needed where `write_indices` has two axes", write=((0,), (1,)))
     refused(ValueError, "excludes `state_pool`", seq_idx=torch.zeros(2, 9, dtype=torch.int32))
     x.requires_grad_()
     y, _ = statescan.ssd(x, dt, A, B, C, initial_state=StatePool(pool, torch.tensor([0, 1])))

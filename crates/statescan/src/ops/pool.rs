@@ -5,13 +5,18 @@
 //! nothing that is written; slots that no sequence writes stay as they are. Several sequences may start from one slot, as those of a shared prefix do,
 //! but none from a slot that another sequence of the call writes, and no two write one slot. There are no gradients.
 //!
+//! A sequence may be in **pieces**, which leave a state at each of its cuts: `write_indices` is (sequences, pieces) then, `cu_seqlens` has the bounds of
+//! pieces, and each piece but the first one of a sequence, in the direction of the scan, goes on from the state after the one before it. A piece may have
+//! no steps. A call has a pass for each piece of a sequence, from slot to slot. CUDA has no kernels for pieces, and S5 has no such passes.
+//!
 //! The host checks slots that lie in its memory. On CUDA only the device reads them: a number that is no slot counts as negative, and two sequences with
 //! one slot give wrong results.
 
-use super::call::{Call, Written};
+use super::call::{Call, Value, Written};
 use super::op::{Op, Step};
 use super::prepared::Prepared;
 use super::signature::{Argument, Role, Saved, Signature};
+use super::slots::BOUNDS;
 use super::states::{Pool, READ, STATE_POOL, States, WRITE};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
@@ -86,7 +91,7 @@ pub struct StatePool<'a> {
     pub states: ViewMut<'a>,
     /// The slot that each sequence starts from (i32 or i64); negative for zeros.
     pub read_indices: View<'a>,
-    /// The slot that each sequence leaves its state in (i32 or i64); negative for none.
+    /// The slot that each sequence, or each piece of one, leaves its state in (i32 or i64); negative for none.
     pub write_indices: View<'a>,
 }
 
@@ -123,11 +128,13 @@ fn with_pool<'a>(args: &'a impl InPool, read: View<'a>, write: View<'a>) -> (Cal
 pub struct Pooled {
     pub(crate) op: &'static dyn Op,
     pub(crate) signature: &'static Signature,
+    /// Whether a pass on the CPU leaves steps alone that are in none of its sequences, so that there may be one for each piece.
+    pub(crate) in_pieces: bool,
 }
 
 impl Pooled {
     /// The call of the operation itself, and the pool.
-    fn split<'a>(&self, call: &Call<'a>, states: View<'a>) -> Result<(Call<'a>, Pool<'a>)> {
+    fn split<'a>(&self, call: &Call<'a>, states: View<'a>, level: usize) -> Result<(Call<'a>, Pool<'a>)> {
         let (op, mut own, len) = (self.signature.name, *call, self.signature.arguments.len());
         own.signature = self.signature;
         own.views[len..].fill(None);
@@ -139,11 +146,20 @@ impl Pooled {
             return Err(Error::Presence { op, argument: argument.field, expected });
         }
         let there = |at: usize| call.views[len + at].expect("the presence of arguments is checked before");
-        Ok((own, Pool { states, read: there(0), write: there(1) }))
+        let pool = Pool { states, read: there(0), write: there(1), level };
+        let packed = self.signature.argument(BOUNDS).is_some_and(|at| own.views[at].is_some());
+        if pool.pieces().is_some() && !self.in_pieces {
+            return Err(Error::Unavailable { what: op, why: "a pass has all of a row, and takes no sequences in pieces" });
+        }
+        if pool.pieces().is_some() && !packed {
+            let expected = "is needed where `write_indices` has two axes: it has the bounds of pieces";
+            return Err(Error::Presence { op, argument: BOUNDS, expected });
+        }
+        Ok((own, pool))
     }
 
-    fn prepare<'a>(&self, exec: &'a Exec, call: &Call<'a>, states: View<'a>) -> Result<Prepared<'a>> {
-        let (own, pool) = self.split(call, states)?;
+    fn prepare<'a>(&self, exec: &'a Exec, call: &Call<'a>, states: View<'a>, level: usize) -> Result<Prepared<'a>> {
+        let (own, pool) = self.split(call, states, level)?;
         Prepared::new(self.op, exec, own, States { pool: Some(pool), ..States::default() })
     }
 
@@ -164,35 +180,50 @@ impl Step for Pooled {
     ) -> Result<()> {
         // kernels read what a sequence starts from before they write what it leaves, both through pointers
         let pool = state.raw();
-        let prepared = self.prepare(exec, call, pool.as_read())?;
         let mut out = Written { workspace, ..Written::default() };
         (out.views[0], out.views[self.state()]) = (Some(y.reborrow()), Some(state.reborrow()));
-        prepared.write(&mut out)
+        let pieces = self.split(call, pool.as_read(), 0)?.1.pieces().unwrap_or(1).max(1);
+        (0..pieces).try_for_each(|level| self.prepare(exec, call, pool.as_read(), level)?.write(&mut out))
     }
 
     fn workspace_len(&self, exec: &Exec, call: &Call<'_>, state: &View<'_>) -> Result<usize> {
-        self.prepare(exec, call, *state)?.workspace_len()
+        self.prepare(exec, call, *state, 0)?.workspace_len()
     }
 
     fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, _y: &ViewMut<'_>) -> Result<()> {
-        let (own, pool) = self.split(call, state.as_view())?;
+        let (own, pool) = self.split(call, state.as_view(), 0)?;
         self.op.problem(&own, state.as_view().device(), States { pool: Some(pool), ..States::default() }).map(drop)
     }
 
-    /// States are gathered, and scattered again: a pool changes nothing else.
+    /// States are gathered, and scattered again: a pool changes nothing else. Sequences in pieces are computed once for each, from what the pass before has.
     fn reference(&self, call: &Call<'_>, state: &View<'_>) -> Result<[Dense; 2]> {
-        let (mut own, pool) = self.split(call, *state)?;
+        let (own, pool) = self.split(call, *state, 0)?;
         let mut states = Dense::from_view(state);
         let each = states.shape()[1..].iter().product::<usize>();
-        let (read, write) = (pool.read.to_indices(), pool.write.to_indices());
-        let mut before = Dense::zeros(&Shape::concat(&[&[read.len()], &state.shape()[1..]]))?;
-        for (row, slot) in read.iter().enumerate().filter_map(|(row, slot)| Some((row, usize::try_from(*slot).ok()?))) {
-            before.data_mut()[row * each..][..each].copy_from_slice(&states.data()[slot * each..][..each]);
+        let (read, write, pieces) = (pool.read.to_indices(), pool.write.to_indices(), pool.pieces().unwrap_or(1));
+        let reverse = own.signature.option("reverse").is_some_and(|at| own.values[at] == Value::Flag(true));
+        let piece = |row: usize| if reverse { pieces - 1 - row % pieces } else { row % pieces };
+        let mut before = Dense::zeros(&Shape::concat(&[&[write.len()], &state.shape()[1..]]))?;
+        for row in (0..write.len()).filter(|&row| piece(row) == 0) {
+            if let Ok(slot) = usize::try_from(read[row / pieces]) {
+                before.data_mut()[row * each..][..each].copy_from_slice(&states.data()[slot * each..][..each]);
+            }
         }
         let initial =
             self.signature.arguments.iter().position(|argument| argument.role == Role::State).expect("a scan has a state");
-        own.views[initial] = Some(if state.dtype().is_complex() { before.view() } else { before.real_view() });
-        let mut results = self.op.reference(&own)?;
+        let run = |before: &Dense| {
+            let mut own = own;
+            own.views[initial] = Some(if state.dtype().is_complex() { before.view() } else { before.real_view() });
+            self.op.reference(&own)
+        };
+        let mut results = run(&before)?;
+        for number in 1..pieces {
+            for row in (0..write.len()).filter(|&row| piece(row) == number) {
+                let left = if reverse { row + 1 } else { row - 1 };
+                before.data_mut()[row * each..][..each].copy_from_slice(&results[self.state()].data()[left * each..][..each]);
+            }
+            results = run(&before)?;
+        }
         let after = results.swap_remove(self.state());
         for (row, slot) in write.iter().enumerate().filter_map(|(row, slot)| Some((row, usize::try_from(*slot).ok()?))) {
             states.data_mut()[slot * each..][..each].copy_from_slice(&after.data()[row * each..][..each]);

@@ -167,6 +167,7 @@ pub(crate) const NGROUPS: (char, &str) = ('G', "ngroups");
 pub(crate) const SEQUENCES: (char, &str) = ('S', "sequences");
 /// Of a pool of states.
 pub(crate) const SLOTS: (char, &str) = ('U', "slots");
+pub(crate) const PIECES: (char, &str) = ('Q', "pieces");
 pub(crate) const BOUNDS: (char, &str) = ('K', "sequences + 1");
 
 /// The arguments that divide time: of operations that have `Args::sequences`.

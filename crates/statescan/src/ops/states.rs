@@ -2,7 +2,7 @@
 
 use super::check::{Checker, Kind, read_slots, state_rows};
 use super::normal::Normal;
-use super::sequences::{Segments, StateRow};
+use super::sequences::{Segment, Segments, StateRow};
 use super::signature::{Argument, Role, Signature, index};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Shape, View};
@@ -12,7 +12,7 @@ pub(crate) const STATE_POOL: &str = "state_pool";
 /// The slots that sequences start from.
 pub(crate) const READ: Argument = index(&["S"]).field("read_indices", "").required();
 /// The slots that sequences leave their states in.
-pub(crate) const WRITE: Argument = index(&["S"]).field("write_indices", "").required();
+pub(crate) const WRITE: Argument = index(&["S", "SQ"]).field("write_indices", "").required();
 
 /// The states of a call that are no arguments.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,11 +44,18 @@ pub(crate) struct Pool<'a> {
     pub states: View<'a>,
     pub read: View<'a>,
     pub write: View<'a>,
+    /// The number of the piece of each sequence that is scanned.
+    pub level: usize,
 }
 
 impl<'a> Pool<'a> {
     pub(crate) fn slots(&self) -> usize {
         self.states.shape()[0]
+    }
+
+    /// The pieces of a sequence, where sequences are in pieces.
+    pub(crate) fn pieces(&self) -> Option<usize> {
+        self.write.shape().get(1).copied()
     }
 
     /// Returns the views that are part of a key besides: a pool in place is written, too.
@@ -70,29 +77,66 @@ impl<'a> Pool<'a> {
         }
         let mut checker = Checker::new(op, device);
         checker.read(STATE_POOL, &self.states, Kind::Float, &Shape::concat(&[&[self.slots()], own]))?;
-        for (argument, view) in [(READ.field, &self.read), (WRITE.field, &self.write)] {
-            checker.read(argument, view, Kind::Index, &[rows])?;
+        let Some(pieces) = self.pieces() else {
+            checker.read(READ.field, &self.read, Kind::Index, &[rows])?;
+            return checker.read(WRITE.field, &self.write, Kind::Index, &[rows]);
+        };
+        if device != Device::Cpu {
+            return Err(Error::Unavailable { what: op, why: "kernels for CUDA take no sequences in pieces" });
         }
-        Ok(())
+        if !rows.is_multiple_of(pieces.max(1)) {
+            let expected = "of a number of pieces, along its second axis, that divides that of the bounds' intervals";
+            return Err(Error::Value { op, argument: WRITE.field, expected, got: pieces as f64 });
+        }
+        let sequences = rows / pieces.max(1);
+        checker.read(READ.field, &self.read, Kind::Index, &[sequences])?;
+        checker.read(WRITE.field, &self.write, Kind::Index, &[sequences, pieces])
     }
 
     /// The slots that rows read and write, where the host can read them.
     pub(crate) fn slots_of(&self, op: &'static str, rows: usize) -> Result<[Vec<Option<usize>>; 2]> {
         let slots = self.slots();
         let write = state_rows(op, WRITE.field, Some(&self.write), rows, slots)?;
-        Ok([read_slots(op, READ.field, &self.read, slots, &write, |row| row)?, write])
+        let pieces = self.pieces().unwrap_or(1).max(1);
+        Ok([read_slots(op, READ.field, &self.read, slots, &write, |row| row / pieces)?, write])
     }
 
     /// Puts slots in the place of the states of rows.
-    fn place(&self, op: &'static str, segments: &mut Segments, rows: usize) -> Result<()> {
+    fn place(&self, op: &'static str, segments: &mut Segments, rows: usize, reverse: bool) -> Result<()> {
         let [read, write] = self.slots_of(op, rows)?;
-        let slot = |slots: &[Option<usize>], place: Option<StateRow>| Some((slots[place?.0]?, 0));
-        for segment in &mut segments.list {
-            segment.initial = slot(&read, segment.initial);
-            segment.last = slot(&write, segment.last);
+        let pieces = self.pieces().unwrap_or(1).max(1);
+        let all = core::mem::take(&mut segments.list);
+        for (sequence, own) in all.chunks(pieces).enumerate() {
+            let own = own.iter().zip(&write[sequence * pieces..]);
+            let piece = match reverse {
+                false => nth_piece(self.level, read[sequence], own),
+                true => nth_piece(self.level, read[sequence], own.rev()),
+            };
+            segments.list.extend(piece);
         }
         Ok(())
     }
+}
+
+/// The piece of a sequence with this number, those that leave no state being one with the next one.
+fn nth_piece<'s>(
+    number: usize,
+    read: Option<usize>,
+    pieces: impl ExactSizeIterator<Item = (&'s Segment, &'s Option<usize>)>,
+) -> Option<Segment> {
+    let place = |slot: Option<usize>| slot.map(|slot| -> StateRow { (slot, 0) });
+    let (mut begun, mut before, mut at, last) = (None, read, 0, pieces.len() - 1);
+    for (own, (piece, &write)) in pieces.enumerate() {
+        let start = *begun.get_or_insert(piece.start);
+        if write.is_none() && own < last {
+            continue;
+        }
+        if at == number {
+            return Some(Segment { start, initial: place(before), last: place(write), ..*piece });
+        }
+        (begun, before, at) = (None, write, at + 1);
+    }
+    None
 }
 
 /// The places of a call's states, once its time is divided.
@@ -138,7 +182,7 @@ impl Segments {
             None => self,
         };
         if let Some(pool) = states.pool.filter(|_| device == Device::Cpu) {
-            pool.place(op, &mut segments, rows)?;
+            pool.place(op, &mut segments, rows, reverse.is_some())?;
         }
         Ok(Placed { segments, shape, normal, initial: initial.map(|view| normal.state(view)), pool: states.pool })
     }
@@ -154,6 +198,6 @@ pub(crate) mod testing {
     pub(crate) fn pool(dtype: DType, rows: usize, own: &[usize]) -> States<'static> {
         let states = tensor(dtype, &[&[2 * rows], own].concat());
         let (read, write) = (tensor(DType::I32, &[rows]), tensor(DType::I64, &[rows]));
-        States { pool: Some(Pool { states, read, write }), ..States::default() }
+        States { pool: Some(Pool { states, read, write, level: 0 }), ..States::default() }
     }
 }

@@ -3,6 +3,7 @@
 use crate::checksums::scenario::{SCENARIOS, Scenario};
 use crate::common::device::{home, is_gpu, on};
 use crate::common::{self, Layout, Rng, executors, indices, poisoned};
+use statescan::ops::call::Value;
 use statescan::ops::{Call, Operation, Written};
 use statescan::tensor::{Dense, ErrorBound};
 use statescan::{DType, Error, Exec, Tensor};
@@ -21,6 +22,7 @@ struct Case {
     pooled: &'static Operation,
     scenario: &'static Scenario,
     packed: bool,
+    reverse: bool,
     inputs: Vec<Option<Tensor>>,
     pool: Tensor,
 }
@@ -46,11 +48,16 @@ impl Case {
         let complex = call.result_type(base.signature.results.len() - 1).is_complex();
         let dtype = if complex { statescan::ops::call::carried(dtype, true) } else { state };
         let pool = common::normal(&mut rng, dtype, &shape, Layout::Dense, 0.5);
-        Case { base, pooled, scenario, packed, inputs, pool }
+        Case { base, pooled, scenario, packed, reverse: false, inputs, pool }
     }
 
     fn rows(&self) -> usize {
         if self.packed { BOUNDS.len() - 1 } else { self.inputs[0].as_ref().unwrap().shape()[0] }
+    }
+
+    /// Whether a pass has all of a row.
+    fn is_s5(&self) -> bool {
+        ["simplified_scan", "s5_inner", "linear_scan"].contains(&self.base.signature.name)
     }
 
     fn state_at(&self) -> usize {
@@ -89,12 +96,18 @@ impl Case {
     /// `y` and the pool after a pass.
     fn run(&self, exec: &Exec, [read, write]: [&[i64]; 2], dtype: DType) -> Result<[Tensor; 2], Error> {
         let (inputs, mut pool) = (self.there(exec), on(exec, &self.pool));
-        let slots = [read, write].map(|slots| on(exec, &indices(dtype, slots)));
+        let mut slots = [read, write].map(|slots| on(exec, &indices(dtype, slots)));
+        if read.len() < write.len() && write.len().is_multiple_of(read.len()) {
+            slots[1] = on(exec, &in_pieces(dtype, write, write.len() / read.len()));
+        }
         let before = on(exec, &self.pool);
         let mut call = Call::new(self.pooled.signature);
         let all = inputs.iter().map(|input| input.as_ref().map(Tensor::view)).chain(slots.iter().map(|slots| Some(slots.view())));
         call.views.iter_mut().zip(all).for_each(|(view, input)| *view = input);
         self.scenario.set(&mut call);
+        if self.reverse {
+            call.values[call.signature.option("reverse").unwrap()] = Value::Flag(true);
+        }
         call.state = Some(before.view());
         let planned = self.pooled.result(&call, 0).unwrap();
         let mut y = on(exec, &poisoned(&mut Rng::new(3), planned.dtype, &planned.shape, Layout::Dense));
@@ -106,6 +119,35 @@ impl Case {
         Ok([home(&y), home(&pool)])
     }
 
+    /// `y` and the pool after calls for one piece after another.
+    fn cut(&mut self, exec: &Exec, read: &[i64], write: &[i64]) -> [Dense; 2] {
+        let (pieces, first) = (write.len() / read.len(), self.pool.to_dense());
+        let axis = self.base.signature.arguments[0].layouts[0].find('L').unwrap();
+        let mut y = None;
+        for (number, sequence) in (0..pieces).flat_map(|number| (0..read.len()).map(move |sequence| (number, sequence))) {
+            let row = |number| sequence * pieces + if self.reverse { pieces - 1 - number } else { number };
+            // a place for what is not left
+            let slot = |number| usize::try_from(write[row(number)]).unwrap_or(SLOTS - 1 - sequence) as i64;
+            let (mut from, mut to) = ([-1; 4], [-1; 4]);
+            (from[row(number)], to[row(number)]) = (if number > 0 { slot(number - 1) } else { read[sequence] }, slot(number));
+            let steps = BOUNDS[row(number)] as usize..BOUNDS[row(number) + 1] as usize;
+            let [got, pool] = self.run(exec, [&from, &to], DType::I64).unwrap();
+            self.pool = pool;
+            let (shape, dense) = (got.shape(), got.to_dense());
+            let (len, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+            let all = y.get_or_insert_with(|| Dense::zeros(&shape).unwrap());
+            for outer in 0..shape[..axis].iter().product() {
+                let part = (outer * len + steps.start) * inner..(outer * len + steps.end) * inner;
+                all.data_mut()[part.clone()].copy_from_slice(&dense.data()[part]);
+            }
+        }
+        let (mut left, each) = (self.pool.to_dense(), first.data().len() / SLOTS);
+        for slot in (SLOTS - read.len()..SLOTS).filter(|slot| !write.contains(&(*slot as i64))) {
+            left.data_mut()[slot * each..][..each].copy_from_slice(&first.data()[slot * each..][..each]);
+        }
+        [y.unwrap(), left]
+    }
+
     fn what(&self, exec: &Exec) -> String {
         format!(
             "{} {} packed {} pool {} on {exec:?}",
@@ -115,6 +157,12 @@ impl Case {
             self.pool.dtype()
         )
     }
+}
+
+/// Slots of pieces, so many of each sequence.
+fn in_pieces(dtype: DType, slots: &[i64], pieces: usize) -> Tensor {
+    let list = indices(dtype, slots);
+    Tensor::from_dense(&Dense::from_view(&list.view().split(0, slots.len() / pieces)), dtype)
 }
 
 /// The first row of a batch, where a tensor has one.
@@ -222,6 +270,68 @@ fn a_pool_of_another_shape_or_beside_a_state_is_refused() {
     case.pool = Tensor::host(DType::F32, &[SLOTS, 1, shape[2], shape[3]]).unwrap();
     let refused = case.run(&exec, [&READ[..rows], &WRITE[..rows]], DType::I64).unwrap_err();
     assert!(matches!(refused, Error::Shape { argument: "state_pool", .. }), "{refused}");
+}
+
+/// Where sequences in pieces start, and where their pieces end: pieces without steps, some that leave nothing, sequences that end where they start.
+const PIECES: [(&[i64], [i64; 4]); 3] = [(&[3, 6], [1, 3, 0, -1]), (&[-1, 6], [3, 1, -1, 4]), (&[6], [1, 0, 6, 5])];
+
+#[test]
+fn states_at_positions_are_those_that_cut_calls_leave() {
+    let plain = |case: &Case| case.packed && case.scenario.name == "plain";
+    for mut case in cases(&[(DType::F32, DType::F32), (DType::BF16, DType::BF16)]).filter(plain) {
+        let first = case.pool.to_dense();
+        let has_reverse = case.base.signature.option("reverse").is_some();
+        for (exec, (read, write)) in executors().into_iter().flat_map(|exec| PIECES.map(|slots| (exec.clone(), slots))) {
+            // a state that is not left is not rounded either
+            if case.pool.dtype() == DType::BF16 && write.contains(&-1) {
+                continue;
+            }
+            for reverse in [false, true].into_iter().filter(|reverse| has_reverse || !reverse) {
+                (case.reverse, case.pool) = (reverse, Tensor::from_dense(&first, case.pool.dtype()));
+                let result = case.run(&exec, [read, &write], DType::I64);
+                if is_gpu(&exec) || case.is_s5() {
+                    assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
+                    continue;
+                }
+                let [got, pool] = result.unwrap();
+                let [y, expected] = case.cut(&exec, read, &write);
+                let (bound, what) =
+                    (ErrorBound::for_scan(case.pool.dtype(), 1000), format!("{} reverse {reverse}", case.what(&exec)));
+                common::assert_close(&what, &pool, &expected, bound);
+                common::assert_close(&what, &got, &y, bound);
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_that_are_none_are_refused() {
+    if common::device::only_gpu() {
+        return println!("skipped: only the device reads bounds there");
+    }
+    let plain = |case: &Case| case.packed && case.scenario.name == "plain" && !case.is_s5();
+    for mut case in cases(&[(DType::F32, DType::F32)]).filter(plain) {
+        let (name, at) = (case.base.signature.name, case.base.signature.argument("cu_seqlens").unwrap());
+        let mut refused = |bounds: &[i64], write: &[i64]| {
+            case.inputs[at] = Some(indices(DType::I32, bounds));
+            let before = case.pool.to_dense();
+            let error = case.run(&Exec::cpu(2), [&[3, 6], write], DType::I64).unwrap_err().to_string();
+            assert_eq!(case.pool.to_dense().data(), before.data());
+            error
+        };
+        let unsorted = refused(&[0, 40, 2, 50, 83], &[0, 1, 2, 4]);
+        assert_eq!(unsorted, format!("{name}: `cu_seqlens`[2] must be at least the element before it, 40, got 2"));
+        let beyond = refused(&[0, 2, 40, 84, 83], &[0, 1, 2, 4]);
+        assert_eq!(beyond, format!("{name}: `cu_seqlens`[3] must be at most the sequence length 83, got 84"));
+        let twice = refused(&BOUNDS, &[0, 1, 2, 1]);
+        assert_eq!(twice, format!("{name}: `write_indices`[3] must be used by one row only; also at position 1, got 1"));
+        let raced = refused(&BOUNDS, &[0, 6, 2, 1]);
+        let expected = "a slot that no other sequence writes, as does the one at position 0";
+        assert_eq!(raced, format!("{name}: `read_indices`[1] must be {expected}, got 6"));
+        case.inputs[at] = Some(indices(DType::I32, &[0, 2, 40, 83]));
+        let few = case.run(&Exec::cpu(2), [&[3, 6], &[0, 1, 2, 4]], DType::I64).unwrap_err();
+        assert!(matches!(few, Error::Value { argument: "write_indices", .. }), "{few}");
+    }
 }
 
 #[test]

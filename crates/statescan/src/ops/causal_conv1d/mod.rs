@@ -87,7 +87,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "causal_conv1d",
         about: "depthwise causal convolution over time, the short filter in front of a scan",
-        sizes: &[BATCH, DIM, SEQLEN, ('W', "width"), ('V', "width - 1"), SEQUENCES, BOUNDS, SLOTS],
+        sizes: &[BATCH, DIM, SEQLEN, ('W', "width"), ('V', "width - 1"), SEQUENCES, BOUNDS, SLOTS, PIECES],
         limit: Limit {
             names: "batch x dim x max(seqlen, sequences)",
             bytes: 9,
@@ -150,7 +150,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "causal_conv1d_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// The operation on a pool of states.
-pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, in_pieces: true };
 
 impl pool::InPool for Args<'_> {
     fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {

@@ -115,7 +115,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "gated_delta_rule",
         about: "the gated delta rule: S' = exp(g) S, S = S' + k (beta (v - S'^T k))^T, y = S^T q",
-        sizes: &[BATCH, SEQLEN, HEADS, VALUE_HEADS, KEY_WIDTH, VALUE_WIDTH, SEQUENCES, BOUNDS, SLOTS],
+        sizes: &[BATCH, SEQLEN, HEADS, VALUE_HEADS, KEY_WIDTH, VALUE_WIDTH, SEQUENCES, BOUNDS, SLOTS, PIECES],
         leaders: &[2, 0],
         saved: Saved::States { layout: "JNP", padded: None, each_step: "JP", complex: Complex::Never, on_cuda: false },
         limit: Limit {
@@ -205,7 +205,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "gated_delta_rule_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// The operation on a pool of states.
-pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, in_pieces: true };
 
 impl pool::InPool for Args<'_> {
     fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {

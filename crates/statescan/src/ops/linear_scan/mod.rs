@@ -64,7 +64,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "linear_scan",
         about: "h[t] = a[t] h[t-1] + b[t]: the primitive under S5, LRU, RG-LRU and HGRN",
-        sizes: &[BATCH, DIM, SEQLEN, ('E', "axis 2"), ('F', "axis 3"), SEQUENCES, SLOTS],
+        sizes: &[BATCH, DIM, SEQLEN, ('E', "axis 2"), ('F', "axis 3"), SEQUENCES, SLOTS, PIECES],
         leaders: &[1],
         saved: Saved::Result(0),
         decay: Some(&DECAY),
@@ -125,7 +125,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "linear_scan_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// The operation on a pool of states.
-pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, in_pieces: false };
 
 impl pool::InPool for Args<'_> {
     fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {

@@ -69,7 +69,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "selective_scan",
         about: "Mamba's scan: h[t] = exp(dt A) h[t-1] + dt B x, y = <C, h> + D x, gated by silu(z)",
-        sizes: &[BATCH, DIM, SEQLEN, DSTATE, NGROUPS, SEQUENCES, BOUNDS, SLOTS],
+        sizes: &[BATCH, DIM, SEQLEN, DSTATE, NGROUPS, SEQUENCES, BOUNDS, SLOTS, PIECES],
         free: "G",
         saved: Saved::States { layout: "DN", padded: Some('D'), each_step: "", complex: AS_A, on_cuda: true },
         decay: Some(&DECAY),
@@ -162,7 +162,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "selective_scan_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// The operation on a pool of states.
-pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, in_pieces: true };
 
 impl pool::InPool for Args<'_> {
     fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {

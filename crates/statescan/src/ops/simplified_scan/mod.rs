@@ -69,7 +69,7 @@ operation! {
     TABLE = Signature {
         name: "simplified_scan",
         about: "S5: x[t] = Abar x[t-1] + Bbar B u[t], y = C x, complex",
-        sizes: &[BATCH, ('H', "dim"), SEQLEN, ('P', "dstate"), SEQUENCES, BOUNDS, SLOTS],
+        sizes: &[BATCH, ('H', "dim"), SEQLEN, ('P', "dstate"), SEQUENCES, BOUNDS, SLOTS, PIECES],
         leaders: &[0, 2],
         saved: Saved::States { layout: "P", padded: Some('P'), each_step: "", complex: Complex::Always, on_cuda: true },
         decay: Some(&DECAY),
@@ -186,8 +186,8 @@ pub static POOLED: Signature = pool::pooled(&SIGNATURE, "simplified_scan_pooled"
 pub static POOLED_INNER: Signature = pool::pooled(&INNER, "s5_inner_pooled", &POOL, &POOL_WITH_SKIP);
 
 /// The operations on a pool of states.
-pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
-pub(super) static INNER_IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &INNER };
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, in_pieces: false };
+pub(super) static INNER_IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &INNER, in_pieces: false };
 
 impl pool::InPool for Args<'_> {
     fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {

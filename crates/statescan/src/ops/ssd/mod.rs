@@ -83,7 +83,7 @@ operation! {
     pub SIGNATURE = Signature {
         name: "ssd",
         about: "Mamba-2's scan with one decay for each head, as matrix products of chunks",
-        sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS, SLOTS],
+        sizes: &[BATCH, SEQLEN, ('H', "nheads"), ('P', "headdim"), NGROUPS, DSTATE, SEQUENCES, BOUNDS, SLOTS, PIECES],
         free: "G",
         saved: Saved::States { layout: "HPN", padded: None, each_step: "", complex: Complex::Never, on_cuda: false },
         decay: Some(&DECAY),
@@ -174,7 +174,7 @@ static POOL_ARGUMENTS: [Argument; ARGUMENTS.len() + 2] = pool::with_slots(ARGUME
 pub static POOLED: Signature = pool::pooled(&SIGNATURE, "ssd_pooled", &POOL, &POOL_ARGUMENTS);
 
 /// The operation on a pool of states.
-pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE };
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, in_pieces: true };
 
 impl pool::InPool for Args<'_> {
     fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {

@@ -207,7 +207,7 @@ impl<'p, 'a> Call<'p, 'a> {
         let leading = self.problem.leading();
         let states = Some(pool.states.index(0, 0).expand(0, leading[0]));
         let along = |slots: View<'v>| (1..leading.len()).fold(slots, |slots, axis| slots.expand(axis, leading[axis]));
-        let pool = Pool { states: pool.states, read: along(pool.read), write: along(pool.write) };
+        let pool = Pool { read: along(pool.read), write: along(pool.write), ..pool };
         Operands { initial: states, last: states, pool: Some(pool), ..operands }
     }
 
