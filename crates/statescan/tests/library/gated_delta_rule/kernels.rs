@@ -160,3 +160,23 @@ fn widths_of_models_on_a_gpu() {
     });
     on_gpu(cases, check);
 }
+
+/// Sequences that are cut into segments, with and without decays that forget what was before them.
+#[test]
+fn long_sequences_of_few_heads_on_a_gpu() {
+    let options = DECAY | BETA | UNIT | INITIAL;
+    let cases = [0, CHANNELS].into_iter().flat_map(|more| {
+        let sizes = [
+            ([1, 2100, 1, 2, 128, 128], 0),
+            ([2, 2500, 1, 1, 64, 128], RAW | BIAS | SIGMOID | DOUBLED),
+            ([1, 4096, 1, 2, 128, 64], 0),
+            ([1, 8300, 1, 1, 64, 64], BOUNDS),
+        ];
+        let decays = [0.0, 0.01, 0.7, 30.0];
+        sizes
+            .into_iter()
+            .zip(decays)
+            .map(move |((sizes, own), decay)| Case { decay, ..Case::new(DType::BF16, sizes, options | more | own) })
+    });
+    on_gpu(cases, check);
+}

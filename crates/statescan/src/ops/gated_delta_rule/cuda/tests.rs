@@ -144,6 +144,10 @@ fn hopper_compiles() {
         assert_eq!(route.beside, beside, "{args:?}");
         suite.add_for(&["sm_90a"], hopper::units_of(&call), &route.units_config(&call));
         suite.add_for(&["sm_90a"], &hopper::CHAIN, &route.chain_config(&call, &targets));
+        if route.segments > 1 {
+            suite.add_for(&["sm_90a"], &hopper::segments::ENDS, &route.ends_config(&call));
+            suite.add_for(&["sm_90a"], &hopper::segments::HAND_ON, &route.hand_on_config(&call));
+        }
     };
     for (sizes, beside) in [
         ([300, 16, 32, 128, 128], true),
@@ -162,6 +166,15 @@ fn hopper_compiles() {
         let bounds = Sequences::CuSeqlens(tensor(DType::I64, &[2]));
         add(&Args { sequences: bounds, qk_l2norm: false, ..args(DType::BF16, sizes, true) }, beside);
     }
+    // few heads and long sequences
+    for sizes in [[9000, 2, 8, 128, 128], [9000, 1, 2, 64, 64], [9000, 2, 4, 128, 64], [9000, 1, 2, 64, 256]] {
+        for by_channel in [false, true] {
+            add(&args(DType::BF16, sizes, by_channel), false);
+            add(&everything(DType::BF16, sizes, by_channel), false);
+            let bounds = Sequences::CuSeqlens(tensor(DType::I64, &[2]));
+            add(&Args { sequences: bounds, ..args(DType::BF16, sizes, by_channel) }, false);
+        }
+    }
     // channels before time
     let first = |heads: usize| tensor(DType::BF16, &[1, heads, 64, 300]).permute(&[0, 3, 1, 2]);
     add(&Args::new(first(2), first(2), first(4)), true);
@@ -175,8 +188,10 @@ fn hopper_compiles() {
 fn pooled_kernels_compile() {
     let Some(mut suite) = Suite::new() else { return };
     let plain = args(DType::BF16, [300, 16, 32, 128, 128], false);
-    for (args, rows) in [(plain, 1), (plain.sequences(Sequences::CuSeqlens(tensor(DType::I64, &[5]))), 4)] {
-        let problem = Problem::new(&args, Device::Cuda(0), pool(DType::BF16, rows, &[32, 128, 128])).unwrap();
+    let packed = plain.sequences(Sequences::CuSeqlens(tensor(DType::I64, &[5])));
+    let long = args(DType::BF16, [9000, 2, 8, 128, 128], false);
+    for (args, rows, heads) in [(plain, 1, 32), (packed, 4, 32), (long, 1, 8)] {
+        let problem = Problem::new(&args, Device::Cuda(0), pool(DType::BF16, rows, &[heads, 128, 128])).unwrap();
         let call = Call::new(&problem).unwrap();
         let state = problem.initial_state.map(target);
         let targets = Targets { y: Some(target(problem.v)), final_state: state, ..Targets::default() };
@@ -184,6 +199,7 @@ fn pooled_kernels_compile() {
         suite.add_for(&["sm_90a", "sm_120"], &STEPS, &call.steps_config(&plan, &targets));
         let route = hopper::Route::new(&call, Some(problem.v), Numbers::H200).unwrap();
         suite.add_for(&["sm_90a"], &hopper::CHAIN, &route.chain_config(&call, &targets));
+        suite.add_for(&["sm_90a"], &hopper::segments::HAND_ON, &route.hand_on_config(&call));
     }
     suite.compile();
 }

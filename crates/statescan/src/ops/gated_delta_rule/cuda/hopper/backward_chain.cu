@@ -16,7 +16,7 @@ static_assert(SHARED == BARRIERS_AT + int(sizeof(Barriers)), "the plan has count
 template <bool FORWARDS> struct Walk : Columns {
   Barriers& barriers;
 
-  DEVICE Walk(const Params& p, char* shared) : Columns(p, shared, blockIdx.x / 2), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)) {}
+  DEVICE Walk(const Params& p, char* shared) : Columns(p, shared, Work(p, blockIdx.x / 2 / SLICES, blockIdx.x / 2 % SLICES * 64, {0, 1})), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)) {}
 
   DEVICE int chunk(int i) const { return FORWARDS ? i : w.chunks - 1 - i; }
 

@@ -1,25 +1,28 @@
-// The chain of chunks, from units (`unit.cuh`): a block has 64 columns of a head, whose state S it keeps, transposed, in the sums of a warpgroup,
-//
-//   E^T = V^T - (S^T K^T) diag(entering)        D^T = E^T T^T        S^T <- whole S^T + (D^T diag(leaving)) K
-//
-// while a second warpgroup forms y^T = (S^T Q^T) diag(reading) + D^T A^T of what it is handed: threads of both have the same fragments. Where channels
-// have decays of their own, keys and queries come with the unit and have them already, and `whole` is one for each channel. One warp loads,
-// and the others of its warpgroup write y. Keys are one tile for both products: lines of columns for the first, lines of rows for the second.
-#include "columns.cuh"
+// The chain of chunks, from units (`unit.cuh`): a warpgroup of a block keeps the state of 64 columns of a head (`keeper.cuh`), while a second one forms
+// y^T = (S^T Q^T) diag(reading) + D^T A^T of what it is handed: threads of both have the same fragments. One warp loads, and the others of its
+// warpgroup write y. SEGMENTED, a block has a segment of the chunks only, whose state has been handed on by then (`hand_on.cu`).
+#include "keeper.cuh"
+
+static_assert(given<bool>(SEGMENTED, HAS_Y, HAS_INITIAL, HAS_FINAL));
 
 constexpr int S_AT = STAGES * STAGE, D_AT = S_AT + KEYS * 128, Y_AT = D_AT + TILE, BARRIERS_AT = Y_AT + TILE;
 constexpr int WRITERS = 3;
 
 // of a pair of warps, one of each warpgroup that computes, where there are four
 struct Barriers {
-  Barrier full[STAGES], empty[STAGES], state_full[4], state_free[4], update_full[4], update_free[4], y_full, y_free;
+  Ring ring;
+  Barrier state_full[4], state_free[4], update_full[4], update_free[4], y_full, y_free;
 };
 static_assert(SHARED == BARRIERS_AT + int(sizeof(Barriers)), "the plan has counted the same");
 
-struct Chain : Columns {
+struct Chain : Keeper {
   Barriers& barriers;
+  const int of_head;
+  const Segment segment;
 
-  DEVICE Chain(const Params& p, char* shared) : Columns(p, shared, blockIdx.x), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)) {}
+  DEVICE Chain(const Params& p, char* shared, int slice, Segment segment)
+      : Keeper(p, shared, Work(p, slice / SLICES, slice % SLICES * 64, segment)), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)),
+        of_head(slice / SLICES), segment(segment) {}
 
   // ---- copies: a warp, of which one thread starts them
 
@@ -30,8 +33,8 @@ struct Chain : Columns {
     if constexpr (!BESIDE) wait_for_units();
 #pragma unroll 1
     for (int chunk = 0; chunk < w.chunks; chunk++, turn.next()) {
-      barrier_wait(barriers.empty[turn.at], turn.phase ^ 1);
-      Barrier& full = barriers.full[turn.at];
+      barrier_wait(barriers.ring.empty[turn.at], turn.phase ^ 1);
+      Barrier& full = barriers.ring.full[turn.at];
       char* const to = stage(turn);
       const int step = int(w.piece.start) + chunk * CHUNK;
       if (lane == 0) {
@@ -97,7 +100,7 @@ struct Chain : Columns {
       FragmentA state[KEYS / 16], update[4];
       Sums<64> sums;
       float2 factor[8];
-      barrier_wait(barriers.full[turn.at], turn.phase);
+      barrier_wait(barriers.ring.full[turn.at], turn.phase);
       barrier_wait(barriers.state_full[warp], chunk & 1);
       hand_over<false>(state, S_AT);
       warp_arrive(barriers.state_free[warp]);
@@ -122,7 +125,7 @@ struct Chain : Columns {
       products_wait();
       pin(sums.v);
       hold(update);
-      warp_arrive(barriers.empty[turn.at]);
+      warp_arrive(barriers.ring.empty[turn.at]);
       if constexpr (HAS_Y) store(sums, chunk);
     }
   }
@@ -150,16 +153,31 @@ struct Chain : Columns {
 
   // ---- the state: a warpgroup
 
-  // V - E times the factors that are given, in the place of V.
-  DEVICE static void subtract(FragmentA (&v)[4], const Sums<64>& sums, const float2 (&factor)[8]) {
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-      u32& two = v[i / 4].v[i % 4];
-      two = pack_bf16(low_bf16(two) - factor[i / 2].x * sums.v[2 * i], high_bf16(two) - factor[i / 2].y * sums.v[2 * i + 1]);
+  // What it is handed over to.
+  struct Reader {
+    static constexpr int WARPGROUPS = 1;
+    const Chain& chain;
+    DEVICE void give(FragmentA (&state)[KEYS / 16], int chunk) const {
+      barrier_wait(chain.barriers.state_free[chain.warp], (chunk + 1) & 1);
+      chain.hand_over<true>(state, S_AT);
     }
-  }
+    DEVICE void state_is_given() const { warp_arrive(chain.barriers.state_full[chain.warp]); }
+    DEVICE void give(const Sums<64>& d, int chunk) const {
+      FragmentA update[4];
+      barrier_wait(chain.barriers.update_free[chain.warp], (chunk + 1) & 1);
+      as_factors(update, d);
+      chain.hand_over<true>(update, D_AT);
+      warp_arrive(chain.barriers.update_full[chain.warp]);
+    }
+  };
 
   DEVICE void begin(Sums<KEYS>& s) const {
+    if constexpr (SEGMENTED) {
+      const f32* const from = p.ends + (i64(of_head) * segment.count + segment.index) * END;
+      wait_for_units();
+      each_number(s, [&](f32& v, int n, int column) { v = from[n * VALUES + column]; });
+      return;
+    }
     const StateRow from = source_of(p, w.piece.state);
     each_number(s, [&](f32& v, int n, int column) {
       v = HAS_INITIAL && !is_nowhere(from) ? to_f32(*state_at<INITIAL>(p.before, from, w.head, n, column)) : 0.f;
@@ -167,78 +185,25 @@ struct Chain : Columns {
   }
   DEVICE void finish(Sums<KEYS>& s) const {
     const StateRow to = target_of(p, w.piece.state);
-    if (!is_nowhere(to)) each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, to, w.head, n, column), v); });
+    if (segment.index == segment.count - 1 && !is_nowhere(to))
+      each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, to, w.head, n, column), v); });
   }
 
   DEVICE void keep_state() const {
     Sums<KEYS> s;
-    FragmentA state[KEYS / 16];
     begin(s);
-    as_factors(state, s);
-    Turn<STAGES> turn;
-    if (w.chunks > 0) barrier_wait(barriers.full[0], 0);
-#pragma unroll 1
-    for (int chunk = 0; chunk < w.chunks; chunk++) {
-      char* const from = stage(turn);
-      if (chunk == w.cut) clear_rest(from, w.count(chunk));
-      Sums<64> sums;
-      const u64 keys = operand(from + K_AT), t = operand(from + UNIT_AT);
-      products_fence();
-#pragma unroll
-      for (int k = 0; k < KEYS / 16; k++) multiply<false>(sums, state[k], columns_of(keys, k), k > 0);
-      products_commit();
-      FragmentA e[4], d[4];
-      float2 factor[8];
-#pragma unroll
-      for (int k = 0; k < 4; k++) load_matrices<true>(e[k].v, from + V_AT + fragment + k * 2048);
-      load_factors(factor, from, ENTERING);
-      barrier_wait(barriers.state_free[warp], (chunk + 1) & 1);
-      hand_over<true>(state, S_AT);
-      products_wait();
-      pin(sums.v);
-      hold(state);
-      warp_arrive(barriers.state_full[warp]);
-      subtract(e, sums, factor);
-      products_fence();
-#pragma unroll
-      for (int k = 0; k < 4; k++) multiply<false>(sums, e[k], columns_of(t, k), k > 0);
-      products_commit();
-      decay(s, from);
-      load_factors(factor, from, LEAVING);
-      products_wait();
-      pin(sums.v);
-      hold(e);
-#pragma unroll
-      for (int i = 0; i < 16; i++) d[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i] * factor[i / 2].x, sums.v[2 * i + 1] * factor[i / 2].y);
-      const u64 rows = operand(from + WRITTEN_AT, TILE);
-      products_fence();
-#pragma unroll
-      for (int k = 0; k < 4; k++) multiply<true>(s, d[k], further(rows, k * 2048), true);
-      products_commit();
-      barrier_wait(barriers.update_free[warp], (chunk + 1) & 1);
-      as_factors(e, sums);
-      hand_over<true>(e, D_AT);
-      warp_arrive(barriers.update_full[warp]);
-      Barrier& empty = barriers.empty[turn.at];
-      turn.next();
-      if (chunk + 1 < w.chunks) barrier_wait(barriers.full[turn.at], turn.phase);
-      products_wait();
-      pin(s.v);
-      hold(d);
-      warp_arrive(empty);
-      as_factors(state, s);
-    }
+    walk(s, barriers.ring, V_AT, Reader{*this});
     if constexpr (HAS_FINAL) finish(s);
   }
-
 };
 
 extern "C" __global__ void __launch_bounds__(384, 1) gated_delta_rule_chain(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
-  const Chain chain(p, dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT);
+  const int segments = SEGMENTED ? int(p.segments) : 1;
+  const Chain chain(p, dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT, blockIdx.x / segments, {int(blockIdx.x) % segments, segments});
   if (threadIdx.x == 0) {
     Barriers& b = chain.barriers;
-    for (int i = 0; i < STAGES; i++) barrier_init(b.full[i], 1), barrier_init(b.empty[i], 8 * ARRIVALS);
+    for (int i = 0; i < STAGES; i++) barrier_init(b.ring.full[i], 1), barrier_init(b.ring.empty[i], 8 * ARRIVALS);
     for (int i = 0; i < 4; i++) {
       barrier_init(b.state_full[i], ARRIVALS), barrier_init(b.state_free[i], ARRIVALS);
       barrier_init(b.update_full[i], ARRIVALS), barrier_init(b.update_free[i], ARRIVALS);

@@ -11,20 +11,25 @@ constexpr int V_AT = BY_CHANNEL ? 0 : 2 * PANELS * TILE, UNIT_AT = V_AT + TILE, 
 constexpr int K_AT = BY_CHANNEL ? UNIT_AT + READ_K_AT : 0, WRITTEN_AT = BY_CHANNEL ? UNIT_AT + WRITTEN_K_AT : 0;
 constexpr int Q_AT = BY_CHANNEL ? UNIT_AT + READ_Q_AT : PANELS * TILE;
 
-// The columns of a block, the `slice`-th.
+// Of how many segments of a sequence's chunks a block walks over which one.
+struct Segment { int index, count; };
+
+// The columns of a block, of a piece's head.
 struct Work {
-  Piece piece;
+  Piece piece;   // from the segment on
   i64 head;
   int column, chunks, cut;   // and the chunk that has fewer steps, if any
   i64 first, place;          // unit, and its place among those of all rows
 
-  DEVICE Work(const Params& p, int slice)
-      : piece(p, slice / SLICES / p.heads), head(slice / SLICES % p.heads), column(slice % SLICES * 64),
-        chunks(int((piece.end - piece.start + CHUNK - 1) / CHUNK)) {
-    cut = (piece.end - piece.start) % CHUNK != 0 ? chunks - 1 : -1;
-    const i64 k = IS_BY_SEQUENCE ? i64(slice / SLICES / p.heads) % p.sequence_count : 0;
-    const i64 own = first_unit(p, piece.start, k);
+  DEVICE Work(const Params& p, int of_head, int column, Segment segment) : piece(p, of_head / p.heads), head(of_head % p.heads), column(column) {
+    const int all = int((piece.end - piece.start + CHUNK - 1) / CHUNK), each = (all + segment.count - 1) / segment.count;
+    const int before = min(segment.index * each, all);
+    chunks = min(each, all - before);
+    cut = (piece.end - piece.start) % CHUNK != 0 && before + chunks == all ? chunks - 1 : -1;
+    const i64 k = IS_BY_SEQUENCE ? i64(of_head / p.heads) % p.sequence_count : 0;
+    const i64 own = first_unit(p, piece.start, k) + before;
     first = (piece.batch * p.heads + head) * p.places + own, place = piece.batch * p.places + own;
+    piece.start += i64(before) * CHUNK;
   }
   DEVICE int count(int chunk) const { return int(min(piece.end - piece.start - i64(chunk) * CHUNK, i64(CHUNK))); }
 };
@@ -35,8 +40,8 @@ struct Columns {
   char* const shared;
   const int thread, lane, warp, pair, fragment;
 
-  DEVICE Columns(const Params& p, char* shared, int slice)
-      : p(p), w(p, slice), shared(shared), thread(threadIdx.x % 128), lane(threadIdx.x % 32), warp(thread / 32), pair(lane % 4 * 2), fragment(columns_at()) {}
+  DEVICE Columns(const Params& p, char* shared, const Work& w)
+      : p(p), w(w), shared(shared), thread(threadIdx.x % 128), lane(threadIdx.x % 32), warp(thread / 32), pair(lane % 4 * 2), fragment(columns_at()) {}
 
   DEVICE char* stage(const Turn<STAGES>& turn) const { return shared + turn.at * STAGE; }
   DEVICE static const f32* factors(const char* stage, int of) { return reinterpret_cast<const f32*>(stage + UNIT_AT + FACTORS_AT) + of; }
@@ -62,14 +67,14 @@ struct Columns {
     for (int i = 0; i < KEYS / 2; i++) job(s.v[i], i / 4 * 8 + pair + i % 2, w.column + 16 * warp + lane / 4 + i / 2 % 2 * 8);
   }
 
-  // Keys and values behind a sequence's end.
-  DEVICE void clear_rest(char* stage, int count) const {
-    if constexpr (!BY_CHANNEL)
+  // Keys and values behind a sequence's end, by all warpgroups that read those keys.
+  template <int WARPGROUPS = 1> DEVICE void clear_rest(char* stage, int count, int values_at = V_AT) const {
+    if (!BY_CHANNEL && threadIdx.x < 128)
 #pragma unroll
       for (int panel = 0; panel < PANELS; panel++) clear_lines(stage + K_AT + panel * TILE, count);
-    clear_lines(stage + V_AT, count);
+    clear_lines(stage + values_at, count);
     fence_async();
-    meet<1, 128>();
+    meet<1, 128 * WARPGROUPS>();
   }
 
   DEVICE void decay(Sums<KEYS>& s, const char* stage) const {

@@ -1,6 +1,7 @@
 //! The forward pass on Hopper, for bf16: units of all chunks, then the chain of chunks.
 
 pub(super) mod backward;
+pub(super) mod segments;
 
 use super::{Call, GATES, INPUTS, Inputs};
 use crate::cuda::{
@@ -19,6 +20,7 @@ const UNIT: Header = header!("unit.cuh");
 const MAKER: Header = header!("maker.cuh");
 const HEAD_UNITS: Header = header!("head_units.cuh");
 const COLUMNS: Header = header!("columns.cuh");
+const KEEPER: Header = header!("keeper.cuh");
 const PRELUDE: &[Header] = &[COMMON, STEP_SIZE, MMA, BLOCKS, HOPPER];
 
 pub(super) static UNITS: Program<Params> = Program::new("gated_delta_rule_units", PRELUDE, include_str!("units.cu"))
@@ -28,10 +30,10 @@ pub(super) static CHANNEL_UNITS: Program<Params> =
     Program::new("gated_delta_rule_channel_units", PRELUDE, include_str!("channel_units.cu"))
         .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, MAKER]);
 pub(super) static CHAIN: Program<Params> = Program::new("gated_delta_rule_chain", PRELUDE, include_str!("chain.cu"))
-    .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, COLUMNS]);
+    .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, COLUMNS, KEEPER]);
 
 params! {
-    /// Parameters of both kernels.
+    /// Parameters of all of these kernels.
     pub(super) struct Params(inputs: Inputs) {
         q_map: TensorMap,
         k_map: TensorMap,
@@ -42,6 +44,9 @@ params! {
         /// Dense (batch, head, place).
         units: Address<c_void>,
         flags: Address<u32>,
+        /// Dense (piece, head, segment), numbers of a segment as `unit.cuh` has them.
+        ends: Address<f32>,
+        segments: i64,
         key_heads: i64,
         rows: i64,
         /// Places for units in a row.
@@ -153,8 +158,10 @@ pub(super) struct Route {
     /// Queries, keys and values.
     sources: [Source; 3],
     places: usize,
-    /// Blocks of the second kernel.
+    /// Columns of heads that walk over a sequence on their own: blocks of the second kernel, for each segment.
     slices: u32,
+    /// Parts of a sequence that walk on their own.
+    pub(super) segments: usize,
     /// Multiprocessors of the first kernel, and whether the second one runs beside it on the others.
     multiprocessors: usize,
     pub(super) beside: bool,
@@ -177,24 +184,33 @@ impl Route {
         }
         let slices = [p.value_heads(), p.values / 64].into_iter().try_fold(call.pieces(), usize::checked_mul);
         let slices = slices.filter(|&n| n <= i32::MAX as usize)?;
+        let segments = segments::count(call, slices, numbers.multiprocessors);
         let spare = numbers.multiprocessors.saturating_sub(slices);
         // a unit and a link of the chain take about as long, but for decays of channels
-        let beside = if p.gates.by_channel { spare >= 2 * slices } else { 5 * spare >= 3 * slices };
+        let room = if p.gates.by_channel { spare >= 2 * slices } else { 5 * spare >= 3 * slices };
+        let beside = segments == 1 && room;
         let multiprocessors = if beside { spare } else { numbers.multiprocessors };
         let sources = [Source::new(&p.q)?, Source::new(&p.k)?, Source::new(&p.v)?];
-        let route = Route { sources, places, slices: slices as u32, multiprocessors, beside };
+        let route = Route { sources, places, slices: slices as u32, segments, multiprocessors, beside };
         (route.count(call) <= i32::MAX as usize).then_some(route)
     }
 
     /// Elements of the workspace: copies, and a unit and its flag for every chunk and head of values.
     pub(super) fn workspace_len(&self, call: &Call<'_, '_>) -> usize {
-        let copies = self.copies().saturating_add(ALIGNMENT);
+        let copies = self.copies().saturating_add(ALIGNMENT).saturating_add(self.ends_bytes(call));
         (self.units(call).saturating_mul(unit_bytes(call) + 4)).saturating_add(copies) / 4
     }
 
     /// Bytes of copies.
     fn copies(&self) -> usize {
         self.sources.iter().fold(0, |n, source| n.saturating_add(source.bytes()))
+    }
+
+    /// Bytes of what segments leave.
+    fn ends_bytes(&self, call: &Call<'_, '_>) -> usize {
+        let p = call.problem;
+        let ends = if self.segments > 1 { call.pieces().saturating_mul(p.value_heads() * self.segments) } else { 0 };
+        ends.saturating_mul(4 * p.keys * (p.keys + p.values))
     }
 
     fn units(&self, call: &Call<'_, '_>) -> usize {
@@ -249,6 +265,7 @@ impl Route {
         call.config()
             .flag("BESIDE", self.beside)
             .flag("BACKWARD", false)
+            .flag("SEGMENTED", self.segments > 1)
             .dtype("Y", type_of(&targets.y))
             .dtype("INITIAL", dtype(&call.problem.initial_state))
             .dtype("FINAL", type_of(&targets.final_state))
@@ -260,16 +277,23 @@ impl Route {
             .int("SHARED", self.chain_shared(call))
     }
 
+    /// Of units, then of the chain.
     fn launches(&self, call: &Call<'_, '_>) -> [Launch; 2] {
         let [warpgroups, resident] = self.warpgroups(call);
         let blocks = self.count(call).div_ceil(warpgroups).min(resident * self.multiprocessors);
         let shared = [warpgroups * self.units_shared(call), self.chain_shared(call)].map(|bytes| (bytes + ALIGNMENT) as u32);
-        [Launch::line(blocks as u32, 128 * warpgroups as u32, shared[0]), Launch::line(self.slices, 384, shared[1])]
+        [
+            Launch::line(blocks as u32, 128 * warpgroups as u32, shared[0]),
+            Launch::line(self.slices * self.segments as u32, 384, shared[1]),
+        ]
     }
 
     pub(super) fn plan(&self, call: &Call<'_, '_>) -> Vec<PlannedLaunch> {
-        let launches = self.launches(call).into_iter().zip([units_of(call).kernel, CHAIN.kernel]);
-        launches.map(|(launch, kernel)| PlannedLaunch::new("forward", kernel, launch)).collect()
+        let [units, chain] = self.launches(call);
+        let segments = self.segment_launches(call).into_iter().flatten().zip([segments::ENDS.kernel, segments::HAND_ON.kernel]);
+        let segments = segments.map(|(launch, kernel)| (kernel, launch));
+        let launches = [(units_of(call).kernel, units)].into_iter().chain(segments).chain([(CHAIN.kernel, chain)]);
+        launches.map(|(kernel, launch)| PlannedLaunch::new("forward", kernel, launch)).collect()
     }
 
     /// Queries, keys and values as tiles, and where the copies end that they need.
@@ -291,6 +315,7 @@ impl Route {
     pub(super) unsafe fn launch(&self, queue: &Queue<'_>, call: &Call<'_, '_>, targets: &Targets, workspace: u64) -> Result<()> {
         // SAFETY: the caller's contract.
         let ([q, k, v], units) = unsafe { self.gather(queue, call, workspace.next_multiple_of(128))? };
+        let ends = units + (self.units(call) * unit_bytes(call)) as u64;
         let params = Params {
             inputs: call.inputs(),
             q_map: q.encode(queue)?,
@@ -300,7 +325,9 @@ impl Route {
             before: States::of(&call.problem.initial_state),
             after: States::of(&read(&targets.final_state)),
             units: Address::new(units),
-            flags: Address::new(units + (self.units(call) * unit_bytes(call)) as u64),
+            flags: Address::new(ends + self.ends_bytes(call) as u64),
+            ends: Address::new(ends),
+            segments: self.segments as i64,
             key_heads: call.problem.heads as i64,
             rows: call.problem.batch as i64,
             places: self.places as i64,
@@ -310,6 +337,10 @@ impl Route {
         // SAFETY: the caller's contract; the maps describe the views, and the configurations the types of everything else.
         unsafe {
             queue.launch(units_of(call), || self.units_config(call), units, &params)?;
+            if let Some([ends, hand_on]) = self.segment_launches(call) {
+                queue.launch_early(&segments::ENDS, || self.ends_config(call), ends, &params)?;
+                queue.launch_early(&segments::HAND_ON, || self.hand_on_config(call), hand_on, &params)?;
+            }
             queue.launch_early(&CHAIN, || self.chain_config(call, targets), chain, &params)?;
         }
         Ok(())

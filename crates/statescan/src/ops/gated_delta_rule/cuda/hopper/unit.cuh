@@ -21,6 +21,10 @@ constexpr int UNIT_BYTES = BY_CHANNEL ? READ_Q_AT + PANELS * TILE : STAGED_BYTES
 // places in a unit's factors
 constexpr int ENTERING = 0, LEAVING = CHUNK, READING = 2 * CHUNK, WHOLE = BY_CHANNEL ? 0 : 3 * CHUNK, BETAS = 4 * CHUNK;
 
+// Of a segment of chunks, numbers of f32: the state that it ends with if it begins with zeros, (key, column), in whose place goes the state that it does
+// begin with, then the transition that it multiplies a state by, transposed.
+constexpr int TRANSITION_AT = KEYS * VALUES, END = TRANSITION_AT + KEYS * KEYS;
+
 // The operand of 16 columns of a tile of panels of 64.
 DEVICE u64 columns_of(u64 tile, int k) { return further(tile, u32(k / 4 * TILE + k % 4 * 32)); }
 

@@ -1,0 +1,78 @@
+// The state of 64 columns of a head over the chunks of a segment, transposed, in the sums of a warpgroup:
+//
+//   E^T = V^T - (S^T K^T) diag(entering)        D^T = E^T T^T        S^T <- whole S^T + (D^T diag(leaving)) K
+//
+// Where channels have decays of their own, keys come with the unit and have them already, and `whole` is one for each channel. Keys are one tile for
+// both products: lines of columns for the first, lines of rows for the second.
+#pragma once
+#include "columns.cuh"
+
+struct Ring { Barrier full[STAGES], empty[STAGES]; };
+
+struct Keeper : Columns {
+  using Columns::Columns;
+
+  // V - E times the factors that are given, in the place of V.
+  DEVICE static void subtract(FragmentA (&v)[4], const Sums<64>& sums, const float2 (&factor)[8]) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+      u32& two = v[i / 4].v[i % 4];
+      two = pack_bf16(low_bf16(two) - factor[i / 2].x * sums.v[2 * i], high_bf16(two) - factor[i / 2].y * sums.v[2 * i + 1]);
+    }
+  }
+
+  // From the state at the start to that at the end. Reader is told of states and of D, thread by thread.
+  template <typename Reader> DEVICE void walk(Sums<KEYS>& s, Ring& ring, int values_at, const Reader& reader) const {
+    FragmentA state[KEYS / 16];
+    as_factors(state, s);
+    Turn<STAGES> turn;
+    if (w.chunks > 0) barrier_wait(ring.full[0], 0);
+#pragma unroll 1
+    for (int chunk = 0; chunk < w.chunks; chunk++) {
+      char* const from = stage(turn);
+      if (chunk == w.cut) clear_rest<Reader::WARPGROUPS>(from, w.count(chunk), values_at);
+      Sums<64> sums;
+      const u64 keys = operand(from + K_AT), t = operand(from + UNIT_AT);
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < KEYS / 16; k++) multiply<false>(sums, state[k], columns_of(keys, k), k > 0);
+      products_commit();
+      FragmentA e[4], d[4];
+      float2 factor[8];
+#pragma unroll
+      for (int k = 0; k < 4; k++) load_matrices<true>(e[k].v, from + values_at + fragment + k * 2048);
+      load_factors(factor, from, ENTERING);
+      reader.give(state, chunk);
+      products_wait();
+      pin(sums.v);
+      hold(state);
+      reader.state_is_given();
+      subtract(e, sums, factor);
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < 4; k++) multiply<false>(sums, e[k], columns_of(t, k), k > 0);
+      products_commit();
+      decay(s, from);
+      load_factors(factor, from, LEAVING);
+      products_wait();
+      pin(sums.v);
+      hold(e);
+#pragma unroll
+      for (int i = 0; i < 16; i++) d[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i] * factor[i / 2].x, sums.v[2 * i + 1] * factor[i / 2].y);
+      const u64 rows = operand(from + WRITTEN_AT, TILE);
+      products_fence();
+#pragma unroll
+      for (int k = 0; k < 4; k++) multiply<true>(s, d[k], further(rows, k * 2048), true);
+      products_commit();
+      reader.give(sums, chunk);
+      Barrier& empty = ring.empty[turn.at];
+      turn.next();
+      if (chunk + 1 < w.chunks) barrier_wait(ring.full[turn.at], turn.phase);
+      products_wait();
+      pin(s.v);
+      hold(d);
+      warp_arrive(empty);
+      as_factors(state, s);
+    }
+  }
+};
