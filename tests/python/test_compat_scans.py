@@ -7,7 +7,7 @@ import torch
 
 from agreement import agree, chunk_scan
 from cases import Random
-from statescan.compat import causal_conv1d, lrnnx, mamba_ssm
+from statescan.compat import causal_conv1d, fla, lrnnx, mamba_ssm
 from statescan.compat.references import loops as reference
 
 
@@ -216,3 +216,19 @@ class TestConvolution:
         y, states = causal_conv1d.causal_conv1d_fn(x, weight, return_final_states=True, final_states_out=out)
         assert states is out and torch.equal(out, x[..., -3:])
         assert torch.equal(y, causal_conv1d.causal_conv1d_fn(x, weight))
+
+
+def test_older_and_optional_arguments_of_fla():
+    q, k, v = (torch.randn(1, 7, 2, 4) for _ in range(3))
+    g, beta, state = torch.randn(1, 7, 2, 4), torch.rand(1, 7, 2), torch.randn(1, 2, 4, 4)
+    options = {"use_gate_in_kernel": True, "lower_bound": -5.0, "output_final_state": True}
+    for function in (fla.chunk_kda, fla.fused_recurrent_kda):
+        # without A_log the gate has a rate of 1
+        expected = function(q, k, v, g, beta, A_log=torch.zeros(2), initial_state=state, **options)
+        with pytest.warns(DeprecationWarning, match="state_v_first"):
+            got = function(q, k, v, g, beta, initial_state=state.mT, transpose_state_layout=True, **options)
+        assert torch.equal(got[0], expected[0]) and torch.equal(got[1].mT, expected[1])
+        with pytest.raises(TypeError, match="A_log"):
+            function(q, k, v, g, beta, use_gate_in_kernel=True)
+        with pytest.raises(ValueError, match="transpose_state_layout"):
+            function(q, k, v, g, beta, state_v_first=True, transpose_state_layout=False)

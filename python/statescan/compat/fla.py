@@ -4,8 +4,10 @@ Besides what the origin's functions take they name `cu_seq_lens_q` and `seq_idx`
 signature names, and packed rows need one of them.
 """
 
+import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .. import functions
@@ -34,11 +36,18 @@ def _rule(name, q, k, v, g, beta, scale, initial_state, output_final_state, *, r
     """The operation by arguments of the origin: what its gate is made from, its options, and what packs its rows."""
     use_gate, A_log, dt_bias = raw
     state_v_first = others.pop("state_v_first", False)
+    if "transpose_state_layout" in others:
+        if state_v_first:
+            raise ValueError(f"{name}: `state_v_first` and the deprecated `transpose_state_layout` are both given")
+        warnings.warn(f"{name}: `transpose_state_layout` is now `state_v_first`", DeprecationWarning, stacklevel=3)
+        state_v_first = others.pop("transpose_state_layout")
     _refuse(name, others)
     if beta is not None and beta.dim() == v.dim():
         raise NotImplementedError(f"{name} of statescan has a `beta` of (batch, seqlen, value_heads), got {tuple(beta.shape)}")
     if use_gate:
         heads = v.shape[2]
+        if A_log is None and options.get("lower_bound") is not None:
+            A_log = torch.zeros(heads, device=v.device)
         A_log = None if A_log is None else A_log.reshape(heads)
         dt_bias = None if dt_bias is None else dt_bias.reshape((heads, -1) if by_channel else heads)
         if A_log is None:
