@@ -1,0 +1,128 @@
+"""The gated delta rule of `fla` (flash-linear-attention, Triton) beside statescan's on a CUDA device, in one run.
+
+Both are called through the same functions, in bf16 with 128 keys and values, normalised queries and keys, initial and final
+states. Each row is verified before it is timed: the relative errors of both against a recurrence in float64 over the first
+steps are printed. Times are microseconds of the device out of a CUDA graph, with nothing of the call in the caches; medians of
+turns. The peer refuses its backward pass on Hopper with the Triton of PyTorch 2.8 to 2.11, so forward passes alone are timed.
+
+    pip install flash-linear-attention && python benches/peers/delta_fla.py
+"""
+
+import argparse
+import functools
+import statistics
+
+import fla.ops.gated_delta_rule as gdn
+import fla.ops.kda as kda
+import torch
+
+from statescan.compat import fla as ours
+
+WIDTH, VERIFIED_STEPS, REPEATS = 128, 256, 15
+# more bytes than any cache holds
+CACHED = 256 << 20
+BF16 = torch.bfloat16
+
+# (batch, seqlen, heads of keys, heads of values)
+FORWARD = [(1, 2048, 16, 32), (1, 8192, 16, 32), (1, 32768, 16, 32), (4, 8192, 16, 32), (1, 8192, 2, 8), (1, 32768, 2, 8)]
+CHANNELS = [(1, 8192, 16, 16)]
+STEPS = [(1, 1, 16, 32), (16, 1, 16, 32), (64, 1, 16, 32)]
+
+
+def inputs(sizes, channels):
+    batch, seqlen, heads, values = sizes
+    real = lambda *shape: torch.randn(shape, device="cuda")  # noqa: E731
+    gate = (batch, seqlen, values, WIDTH) if channels else (batch, seqlen, values)
+    return {
+        "q": real(batch, seqlen, heads, WIDTH).to(BF16),
+        "k": real(batch, seqlen, heads, WIDTH).to(BF16),
+        "v": real(batch, seqlen, values, WIDTH).to(BF16),
+        "g": -torch.nn.functional.softplus(real(*gate) - 4),
+        "beta": torch.rand(batch, seqlen, values, device="cuda").to(BF16),
+        "initial_state": real(batch, values, WIDTH, WIDTH),
+    }
+
+
+def exact(q, k, v, g, beta, initial_state):
+    """The recurrence in float64."""
+    q, k = (t.double() / (t.double().square().sum(-1, keepdim=True) + 1e-6).sqrt() for t in (q, k))
+    q, k = (t.repeat_interleave(v.shape[2] // q.shape[2], 2) for t in (q, k))
+    v, decay, beta, state, ys = v.double(), g.double().exp(), beta.double(), initial_state.double(), []
+    for t in range(v.shape[1]):
+        state = state * decay[:, t].reshape(*decay.shape[:1], decay.shape[2], -1, 1)
+        d = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+        state = state + k[:, t, :, :, None] * d[:, :, None, :]
+        ys.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]) * WIDTH**-0.5)
+    return torch.stack(ys, 1)
+
+
+def call(function, tensors):
+    return function(**tensors, output_final_state=True, use_qk_l2norm_in_kernel=True)
+
+
+def error(function, tensors):
+    """Of the first steps of the first row."""
+    some = {name: t[:1] if name == "initial_state" else t[:1, :VERIFIED_STEPS] for name, t in tensors.items()}
+    expected, got = exact(**some), call(function, tensors)[0][:1, :VERIFIED_STEPS].double()
+    found = ((got - expected).norm() / expected.norm()).item()
+    assert found < 0.01, found
+    return found
+
+
+def graph_of(step):
+    """A graph of a step that has been compiled and tuned."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        kept = step()
+    return graph, kept
+
+
+def medians(steps):
+    """Of functions in turns."""
+    graphs, scratch = [graph_of(step) for step in steps], torch.zeros(CACHED // 4, device="cuda")
+    found = [[] for _ in steps]
+    for _ in range(REPEATS):
+        for (graph, _), times in zip(graphs, found):
+            # reads leave lines in the cache that need not be written back
+            scratch.sum()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(1e3 * begin.elapsed_time(end))
+    return [statistics.median(times) for times in found]
+
+
+@torch.no_grad()
+def row(name, sizes, functions, channels=False):
+    tensors = inputs(sizes, channels)
+    errors = [error(function, tensors) for function in functions]
+    own, peer = medians([functools.partial(call, function, tensors) for function in functions])
+    print(f"| {name} | {sizes} | {own:.1f} | {peer:.1f} | {peer / own:.2f} | {errors[0]:.1e}, {errors[1]:.1e} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    print(torch.cuda.get_device_name(), torch.__version__)
+    print("| | (batch, seqlen, heads, heads of values) | statescan | fla | ratio | errors |\n|---|---|---|---|---|---|")
+    recurrent = ours.fused_recurrent_gated_delta_rule, gdn.fused_recurrent_gated_delta_rule
+    whole = ours.chunk_gated_delta_rule, gdn.chunk_gated_delta_rule
+    by_channel = ours.chunk_kda, kda.chunk_kda
+    for sizes in STEPS:
+        row("step", sizes, recurrent)
+    for sizes in FORWARD:
+        row("forward", sizes, whole)
+    for sizes in CHANNELS:
+        row("forward, a decay a channel", sizes, by_channel, True)
+
+
+if __name__ == "__main__":
+    main()
