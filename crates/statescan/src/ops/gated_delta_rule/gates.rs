@@ -60,7 +60,7 @@ impl Gates {
         }
         let value = |argument, expected, got| Err(Error::Value { op, argument, expected, got });
         if args.lower_bound > 0.0 || !args.lower_bound.is_finite() {
-            return value("lower_bound", "finite, below 0, or 0 for none,", args.lower_bound);
+            return value("lower_bound", "finite, below 0, or 0 for none", args.lower_bound);
         }
         if args.lower_bound < 0.0 && a_log.is_none() {
             return absent("a_log", "must be there beside `lower_bound`: the gate is raw then");

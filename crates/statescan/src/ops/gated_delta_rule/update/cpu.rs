@@ -44,6 +44,10 @@ pub(super) fn update(exec: &Exec, problem: &Problem<'_>, state: RawViewMut, y: R
 }
 
 fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, state: RawViewMut, y: RawViewMut) {
+    if problem.values == 0 {
+        // neither states nor results have an element
+        return;
+    }
     let plan = &Plan::new(problem);
     let work = problem.rows.len() * problem.heads * problem.group * problem.keys * problem.values;
     exec.for_work(4 * work).for_each(problem.rows.len() * plan.per_row, Arena::<T>::default, |arena, index| {

@@ -1,0 +1,243 @@
+//! A call from its operation's signature alone: sizes by letter, types, layouts in memory, arguments that may be missing, options.
+
+use crate::common::{self, Layout, Rng};
+use num_complex::Complex64;
+use serde_json::{Value, json};
+use statescan::ops::Operation;
+use statescan::ops::call::carried;
+use statescan::ops::signature::{Argument, Choice, Complex, Role};
+use statescan::{DType, Tensor};
+use statescan_cases::call::Call;
+use statescan_cases::ops;
+use std::collections::BTreeMap;
+
+/// How time divides into sequences, where it can.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Packing {
+    Whole,
+    Bounds,
+    /// Runs with one state for each row.
+    Runs,
+    /// Numbered sequences with a state each.
+    Numbered,
+}
+
+pub struct Draw<'r> {
+    pub rng: &'r mut Rng,
+    op: &'static Operation,
+    form: Option<&'static str>,
+    sizes: BTreeMap<char, usize>,
+    /// The place of the layout that every argument of several has.
+    layout: usize,
+    dtype: DType,
+    complex: bool,
+    packing: Packing,
+    /// Whether rows choose their states.
+    indexed: bool,
+}
+
+const SIZES: [usize; 18] = [1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16, 17, 24, 31, 32, 33];
+const STEPS: [usize; 14] = [0, 1, 2, 3, 7, 17, 31, 63, 64, 65, 70, 128, 129, 150];
+const TYPES: [DType; 6] = [DType::F32, DType::F32, DType::F32, DType::F64, DType::BF16, DType::F16];
+const LAYOUTS: [Layout; 5] = [Layout::Dense, Layout::Dense, Layout::Scattered, Layout::Sliced, Layout::SlicedAcross];
+
+impl<'r> Draw<'r> {
+    pub fn new(op: &'static Operation, rng: &'r mut Rng) -> Self {
+        let forms = op.signature.forms;
+        let form = (!forms.is_empty()).then(|| rng.pick(forms));
+        let can_be_packed = op.signature.argument("seq_idx").is_some();
+        let packing = if can_be_packed {
+            rng.pick(&[Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Numbered])
+        } else {
+            Packing::Whole
+        };
+        let (layout, dtype, complex) = (rng.below(4), rng.pick(&TYPES), rng.below(3) == 0);
+        let indexed = op.signature.in_place.is_some() && rng.below(2) == 0;
+        Draw { rng, op, form, sizes: BTreeMap::new(), layout, dtype, complex, packing, indexed }
+    }
+
+    pub fn coin(&mut self) -> bool {
+        self.rng.below(2) == 0
+    }
+
+    pub fn memory(&mut self) -> Layout {
+        self.rng.pick(&LAYOUTS)
+    }
+
+    /// The call, which the operation may refuse: not all that is drawn fits together.
+    pub fn call(&mut self) -> Call {
+        let mut call = Call::new(self.op);
+        for argument in ops::arguments(self.op) {
+            if self.is_there(argument)
+                && let Some(tensor) = self.argument(argument)
+            {
+                call = call.with(argument.name, tensor);
+            }
+        }
+        for option in self.op.signature.options {
+            if self.coin() {
+                call = call.set(option.name, self.option(&option.choice));
+            }
+        }
+        call
+    }
+
+    fn is_there(&mut self, argument: &Argument) -> bool {
+        match argument.name {
+            "cu_seqlens" => self.packing == Packing::Bounds,
+            "seq_idx" => matches!(self.packing, Packing::Runs | Packing::Numbered),
+            name if name.ends_with("_indices") => self.indexed,
+            _ => ops::is_required(self.op, argument) || self.coin(),
+        }
+    }
+
+    fn argument(&mut self, argument: &'static Argument) -> Option<Tensor> {
+        let letters = self.letters(argument)?;
+        let mut shape: Vec<usize> = letters.chars().map(|letter| self.size(letter)).collect();
+        if argument.is_state() && self.packing == Packing::Bounds {
+            shape[0] = self.size('S');
+        }
+        if argument.role == Role::Index {
+            return Some(self.index(argument.name, &shape));
+        }
+        let (dtype, layout, name) = (self.dtype_of(argument), self.memory(), (argument.name, self.op.signature.name));
+        // the length of a key is about 1
+        let last = (shape.last().copied().unwrap_or(1).max(1) as f64).sqrt();
+        Some(common::random(self.rng, dtype, &shape, layout, |rng| number(name, last, rng)))
+    }
+
+    /// The layout of an argument: one of the call's form; of rows of any rank all have as many axes.
+    fn letters(&mut self, argument: &'static Argument) -> Option<&'static str> {
+        let numbered = self.packing == Packing::Numbered;
+        let fits = |layout: &str| {
+            let of_form = self.form.is_none_or(|form| layout.chars().all(|l| l.is_ascii_digit() || form.contains(l)));
+            of_form && (!argument.is_state() || self.op.signature.in_place.is_some() || layout.contains('S') == numbered)
+        };
+        let all: Vec<_> = argument.layouts.iter().copied().filter(|layout| fits(layout)).collect();
+        match all.len() {
+            0 => None,
+            4.. => all.get(self.layout).copied(),
+            _ => Some(self.rng.pick(&all)),
+        }
+    }
+
+    fn size(&mut self, letter: char) -> usize {
+        if let Some(digit) = letter.to_digit(10) {
+            return digit as usize;
+        }
+        if self.op.signature.free.contains(letter) {
+            // as many groups as divide what they are groups of
+            let grouped = self
+                .op
+                .signature
+                .facts
+                .independent
+                .iter()
+                .find(|(of, groups)| *groups == Some(letter) && self.form.is_none_or(|form| form.contains(*of)));
+            let of = grouped.map_or(1, |(of, _)| self.size(*of)).max(1);
+            let divisors: Vec<_> = (1..=of).filter(|n| of % n == 0).collect();
+            return self.rng.pick(&divisors);
+        }
+        if let Some(&size) = self.sizes.get(&letter) {
+            return size;
+        }
+        let grouped = self.op.signature.facts.independent.iter().find(|(of, groups)| *of == letter && groups.is_some());
+        let size = match letter {
+            'L' => self.rng.pick(&STEPS),
+            'B' if self.packing == Packing::Bounds => 1,
+            'K' => self.size('S') + 1,
+            'W' => 2 + self.rng.below(7),
+            'V' => self.size('W') - 1,
+            'M' => self.size('W') - 1 + self.rng.below(4),
+            'S' if self.op.signature.in_place.is_some() => self.size('B') + if self.indexed { self.rng.below(4) } else { 0 },
+            'S' => 1 + self.rng.below(4),
+            _ if self.rng.below(40) == 0 => 0,
+            'B' => 1 + self.rng.below(3),
+            'T' => self.rng.pick(&[1, 2, 5, 9]),
+            _ => match grouped {
+                Some((_, Some(groups))) if !self.op.signature.free.contains(*groups) => {
+                    self.size(*groups) * (1 + self.rng.below(3))
+                }
+                _ => self.rng.pick(&SIZES),
+            },
+        };
+        self.sizes.insert(letter, size);
+        size
+    }
+
+    fn dtype_of(&mut self, argument: &Argument) -> DType {
+        let may = argument.complex != Complex::Never;
+        let in_place = ops::is_state(self.op, argument);
+        // a state in place is complex as what moves it is
+        let steps = self.op.signature.in_place.is_some();
+        let complex =
+            may && (in_place && argument.complex == Complex::Always || self.complex && (steps || self.rng.below(4) > 0));
+        let short = self.dtype.size() == 2;
+        match argument.role {
+            Role::Activation if complex && !short => carried(self.dtype, true),
+            Role::Activation => self.dtype,
+            _ if short && !complex && self.rng.below(4) == 0 => self.dtype,
+            _ => carried(self.dtype, complex),
+        }
+    }
+
+    fn index(&mut self, name: &str, shape: &[usize]) -> Tensor {
+        let (all, steps) = (shape.iter().product::<usize>(), shape.last().copied().unwrap_or(1).max(1));
+        let values: Vec<i64> = match name {
+            "cu_seqlens" => {
+                let steps = self.size('L');
+                let mut bounds: Vec<i64> = (0..all).map(|_| self.rng.below(steps + 1) as i64).collect();
+                (bounds[0], bounds[all - 1]) = (0, steps as i64);
+                bounds.sort_unstable();
+                bounds
+            }
+            "seq_idx" => {
+                let sequences = self.size('S');
+                let mut last = 0;
+                let mut step = |at: usize| {
+                    if at.is_multiple_of(steps) {
+                        last = 0;
+                    }
+                    if self.rng.below(8) == 0 {
+                        let numbered = self.packing == Packing::Numbered;
+                        last = if numbered { (last + 1).min(sequences as i64 - 1) } else { self.rng.below(9) as i64 - 2 };
+                    }
+                    last
+                };
+                (0..all).map(&mut step).collect()
+            }
+            name if name.ends_with("_indices") => {
+                let states = self.size('S') as i64;
+                (0..all as i64).map(|row| if self.rng.below(3) == 0 { -1 - row } else { states - 1 - row }).collect()
+            }
+            _ => (0..all).map(|_| self.rng.below(40) as i64).collect(),
+        };
+        let (dtype, layout) = (self.rng.pick(&[DType::I32, DType::I64]), self.memory());
+        let mut values = values.into_iter();
+        common::random(self.rng, dtype, shape, layout, |_| (values.next().unwrap() as f64).into())
+    }
+
+    fn option(&mut self, choice: &Choice) -> Value {
+        match *choice {
+            Choice::Flag(_) => json!(self.coin()),
+            Choice::Count(_) => json!(1 + self.rng.below(3)),
+            Choice::Number(default) => json!(self.rng.pick(&[default, 0.3, -2.0])),
+            Choice::Interval => json!([0.05, 0.9]),
+            Choice::Word(words, _) => json!(self.rng.pick(words)),
+        }
+    }
+}
+
+/// Decays that keep a state for a while, small steps, and otherwise numbers around 0.
+fn number((name, op): (&str, &str), last: f64, rng: &mut Rng) -> Complex64 {
+    let re = match name {
+        "a" if op == "linear_scan" => rng.uniform(0.5, 1.0),
+        "A" => rng.uniform(-2.0, -0.1),
+        "dt" | "delta" | "deltaA" => rng.uniform(0.01, 0.5),
+        "g" => rng.uniform(-1.0, 0.0),
+        "beta" => rng.uniform(0.0, 1.0),
+        "k" => rng.uniform(-1.0, 1.0) / last,
+        _ => rng.uniform(-1.0, 1.0),
+    };
+    Complex64::new(re, rng.uniform(-0.5, 0.5))
+}
