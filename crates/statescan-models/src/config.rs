@@ -88,7 +88,7 @@ pub enum Family {
     /// Pairs of a mixer, [`Kind::GatedDelta`] or [`Kind::Attention`], and a layer of [`Kind::Mlp`], as the text models of Qwen 3.5 without experts have
     /// it: norms store what their weights are beyond 1, and attention has gates.
     Qwen35,
-    /// The same pairs, as OLMo Hybrid has it: pairs with attention have their norms behind their layers.
+    /// Pairs of [`Family::Qwen35`]'s kinds, as OLMo Hybrid has them: pairs with attention have their norms behind their layers.
     OlmoHybrid,
 }
 

@@ -3,7 +3,8 @@
 //!
 //! | layer | rows in and out | state, with a first axis of sequences |
 //! |---|---|---|
-//! | [`Mixer`]: Mamba, Mamba with norms on dt, B and C, Mamba-2, the gated delta rule | (batch x seqlen, dim) | `conv` (batch, channels, width - 1), `scan` (batch, inner, dstate) |
+//! | [`Mixer`]: Mamba, FalconMamba, Mamba-2 | (batch x seqlen, dim) | `conv` (batch, channels, width - 1), `scan` (batch, inner, dstate) |
+//! | [`Mixer`]: the gated delta rule | (batch x seqlen, dim) | `conv` as above, `scan` (batch, nheads x dstate, headdim) |
 //! | [`S5`] | (batch x seqlen, dim) | `scan` (batch, dstate), complex |
 //!
 //! Rows are dense, with those of a sequence one behind another and sequences one behind another. Norms are [`statescan::ops::norm`], products
