@@ -123,9 +123,10 @@ fn attention(family: Family, fields: &Fields<'_>, dim: usize) -> Result<Attentio
     let headdim = fields.size_or("head_dim", if olmo { dim / heads } else { 256 })?;
     let rope = rope(fields)?;
     let theta = rope.positive("rope_theta", fields.positive("rope_theta", 10_000.0)?)?;
+    let says_theta = if rope.says("rope_theta") { &rope } else { fields };
     let rotary = match olmo {
         // published models have a null there, and know no positions
-        true if rope.says("rope_theta") && !rope.has("rope_theta") => 0,
+        true if says_theta.says("rope_theta") && !says_theta.has("rope_theta") => 0,
         true => headdim,
         false => {
             let share = rope.positive("partial_rotary_factor", fields.positive("partial_rotary_factor", SHARE)?)?;
