@@ -395,6 +395,20 @@ fn hybrid_layers() -> Vec<Kind> {
 }
 
 #[test]
+fn a_null_of_rope_theta_means_no_positions_where_it_stands_too() {
+    for (settings, rotary) in
+        [(json!({"rope_theta": null}), 0), (json!({"rope_theta": 7.0}), 4), (json!({"rope_parameters": null}), 4)]
+    {
+        let mut folder = Folder::of("olmo_hybrid");
+        let config = folder.config.as_object_mut().unwrap();
+        config.remove("rope_parameters");
+        config.extend(settings.as_object().unwrap().clone());
+        let read = Config::load(folder.write().path()).unwrap();
+        assert_eq!(read.attention.rotary, rotary, "{settings}");
+    }
+}
+
+#[test]
 fn configurations_that_are_made_can_be_written_and_read() {
     let mut falcon = Config::falcon_mamba(100, 24, 3);
     (falcon.eps, falcon.mixer_eps, falcon.eos, falcon.dt_rank) = (1e-3, 3e-4, vec![7], 5);
