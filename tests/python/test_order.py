@@ -26,7 +26,7 @@ def handed_on(monkeypatch):
     """What a function hands on: the operation, its state, its tensors and its options."""
     calls = []
 
-    def record(op, *arguments):
+    def record(op, *arguments, out=None):
         *state, tensors, options = arguments[:3] if op.state is not None else arguments[:2]
         calls.append((op, *state, tensors, options))
         return None, None
