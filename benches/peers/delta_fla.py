@@ -10,17 +10,15 @@ turns. The peer refuses its backward pass on Hopper with the Triton of PyTorch 2
 
 import argparse
 import functools
-import statistics
 
 import fla.ops.gated_delta_rule as gdn
 import fla.ops.kda as kda
 import torch
+from device import call_times
 
 from statescan.compat import fla as ours
 
-WIDTH, VERIFIED_STEPS, REPEATS = 128, 256, 15
-# more bytes than any cache holds
-CACHED = 256 << 20
+WIDTH, VERIFIED_STEPS = 128, 256
 BF16 = torch.bfloat16
 
 # (batch, seqlen, heads of keys, heads of values)
@@ -69,42 +67,11 @@ def error(function, tensors):
     return found
 
 
-def graph_of(step):
-    """A graph of a step that has been compiled and tuned."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        kept = step()
-    return graph, kept
-
-
-def medians(steps):
-    """Of functions in turns."""
-    graphs, scratch = [graph_of(step) for step in steps], torch.zeros(CACHED // 4, device="cuda")
-    found = [[] for _ in steps]
-    for _ in range(REPEATS):
-        for (graph, _), times in zip(graphs, found):
-            # reads leave lines in the cache that need not be written back
-            scratch.sum()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(1e3 * begin.elapsed_time(end))
-    return [statistics.median(times) for times in found]
-
-
 @torch.no_grad()
 def row(name, sizes, functions, channels=False):
     tensors = inputs(sizes, channels)
     errors = [error(function, tensors) for function in functions]
-    own, peer = medians([functools.partial(call, function, tensors) for function in functions])
+    own, peer = call_times([functools.partial(call, function, tensors) for function in functions])
     print(f"| {name} | {sizes} | {own:.1f} | {peer:.1f} | {peer / own:.2f} | {errors[0]:.1e}, {errors[1]:.1e} |", flush=True)
 
 

@@ -11,7 +11,8 @@ Without `mamba_ssm`, whose extension must have been built for this PyTorch, ours
 import argparse
 
 import torch
-from ssd_triton import kernel_time, largest_error
+from device import kernel_times
+from ssd_triton import largest_error
 
 from statescan.compat.mamba_ssm import selective_scan_fn as ours
 
@@ -117,7 +118,7 @@ def times(function, tensors, dy):
 
         backward()
     torch.cuda.synchronize()
-    return kernel_time(forward, stream), kernel_time(backward, stream)
+    return kernel_times((forward, backward), stream)
 
 
 def measure(name, word, functions):

@@ -14,17 +14,15 @@ takes.
 """
 
 import argparse
-import contextlib
 import importlib
 import itertools
-import multiprocessing
 import os
 import pathlib
-import statistics
 import sys
 import types
 
 import torch
+from device import REPEATS, compile_kernels, kernel_times
 
 from statescan.compat.mamba_ssm import mamba_chunk_scan_combined as ours
 
@@ -33,9 +31,6 @@ from agreement import chunk_scan  # noqa: E402
 
 CHUNK_SIZE = 256
 VERIFIED_STEPS = 200
-REPEATS = 15
-# more bytes than any cache holds
-CACHED = 256 << 20
 
 TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "tf32": torch.float32}
 # errors beyond which a pass is wrong rather than inexact; the peer computes f32 in tf32
@@ -182,25 +177,6 @@ def largest_error(got, expected):
     return max((error(name), name) for name in expected)
 
 
-def kernel_time(step, stream):
-    """Microseconds of the device for what a step puts into a stream."""
-    graph, scratch = torch.cuda.CUDAGraph(), torch.zeros(CACHED // 4, device="cuda")
-    with torch.cuda.graph(graph, stream=stream):
-        kept = step()
-    times = []
-    for _ in range(REPEATS):
-        # reads leave lines in the cache that need not be written back
-        scratch.sum()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end))
-    del kept
-    return statistics.median(times)
-
-
 def times(function, tensors, dy, kind):
     """Microseconds of the forward and of the backward pass."""
     stream = torch.cuda.Stream()
@@ -221,24 +197,11 @@ def times(function, tensors, dy, kind):
 
         backward()
     torch.cuda.synchronize()
-    return kernel_time(forward, stream), kernel_time(backward, stream)
+    return kernel_times((forward, backward), stream)
 
 
-def compile_some(folder, sizes_and_kinds, types, part, parts):
-    """Fills the Triton compiler's cache with every `parts`-th configuration that the peer's kernels are tuned over; runs none."""
-    from triton.runtime.autotuner import Autotuner
-
-    function, seen = import_peer(folder), itertools.count()
-
-    def compiled(kernel, *arguments, grid, warmup, **options):
-        for config in kernel.configs:
-            if next(seen) % parts == part:
-                # a configuration that does not compile is not chosen later either
-                with contextlib.suppress(Exception):
-                    kernel.fn.warmup(*arguments, grid=grid, **options, **config.all_kwargs())
-        kernel.best_config = kernel.configs[0]
-
-    Autotuner.run = compiled
+def call_peer(folder, sizes_and_kinds, types):
+    function = import_peer(folder)
     for sizes, kind in sizes_and_kinds:
         for word in types:
             tensors, dy = arguments(sizes, kind, TYPES[word])
@@ -246,16 +209,10 @@ def compile_some(folder, sizes_and_kinds, types, part, parts):
 
 
 def compile_peer(folder, rows, types, processes):
-    """The peer's kernels in some hundred configurations, by several processes; one after another they would take minutes."""
-    # sizes are real: kernels are specialized for those that 16 divides, also where work is cut by the number of multiprocessors
+    """The peer's kernels for some rows."""
     calls = list(dict.fromkeys(map(ROWS.get, rows)))
-    context = multiprocessing.get_context("spawn")
     types = sorted({"f32" if word == "tf32" else word for word in types})
-    workers = [context.Process(target=compile_some, args=(folder, calls, types, part, processes)) for part in range(processes)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    compile_kernels(call_peer, (folder, calls, types), processes)
 
 
 def measure(name, word, decays, peer):

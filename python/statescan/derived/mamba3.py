@@ -15,28 +15,33 @@ from torch.nn.functional import pad, silu
 from .. import functions
 
 
-def _turned(x, cos, sin):
-    """Neighbours as pairs that are turned by an angle each; those without an angle stay."""
+# steps whose angles are summed in f32; their sums are summed in f64, as angles grow with time
+_SUMMED = 16
+
+
+def _turned(x, bias, cos, sin):
+    """Maps of groups as those of heads, each with its bias; neighbours are pairs that turn by an angle each, if there is one."""
+    groups, (heads, width) = x.shape[2], bias.shape
+    x = (x[:, :, :, None] + bias.view(groups, heads // groups, width)).flatten(2, 3)
     a, b = x[..., : 2 * cos.shape[-1]].unflatten(-1, (-1, 2)).unbind(-1)
     pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
     return torch.cat([pairs, x[..., 2 * cos.shape[-1] :]], -1)
 
 
-def _biased(x, bias):
-    """Maps of groups as those of heads, each with its bias, in float32 or better."""
-    groups, (heads, width) = x.shape[2], bias.shape
-    return (x[:, :, :, None] + bias.view(groups, heads // groups, width)).flatten(2, 3)
-
-
 def _angles(rates, dt, before, first, index):
-    """Angles at each step, (batch, seqlen, heads, angles), from 0 to 2 pi. Their sums need float64: they grow with time."""
-    sums = (math.pi * rates.to(dt.dtype).tanh() * dt[..., None]).double().cumsum(1)
+    """Angles at each step, (batch, seqlen, heads, angles)."""
+    seqlen, turn = dt.shape[1], 2 * math.pi
+    steps = pad(math.pi * rates.to(dt.dtype).tanh() * dt[..., None], (0, 0, 0, 0, 0, -seqlen % _SUMMED))
+    steps = steps.unflatten(1, (-1, _SUMMED))
+    sums = steps.sum(2, dtype=torch.float64)
+    entering = torch.remainder(sums.cumsum(1) - sums, turn).to(dt.dtype)
+    angles = (entering[:, :, None] + steps.cumsum(2)).flatten(1, 2)[:, :seqlen]
     if first is not None:
         # packed: what came before a sequence is taken off
-        sums = sums - pad(sums, (0, 0, 0, 0, 1, 0))[:, first][:, index]
+        angles = angles - pad(angles, (0, 0, 0, 0, 1, 0))[:, first][:, index]
     if before is not None:
-        sums = sums + (before[:, None] if first is None else before[index][None])
-    return torch.remainder(sums, 2 * math.pi).to(dt.dtype)
+        angles = angles + (before[:, None] if first is None else before[index][None])
+    return torch.remainder(angles, turn)
 
 
 def _bounds(cu_seqlens, seqlen):
@@ -134,7 +139,7 @@ def mamba3_siso_combined(
         after = after.masked_fill(is_last[:, None], 0)
     angles = _angles(Angles, dt, angle, first, index)
     cos, sin = angles.cos(), angles.sin()
-    q, k = (_turned(_biased(x.to(wide), bias), cos, sin).to(V.dtype) for x, bias in ((Q, Q_bias), (K, K_bias)))
+    q, k = (_turned(x.to(wide), bias, cos, sin).to(V.dtype) for x, bias in ((Q, Q_bias), (K, K_bias)))
     if state is not None and seqlen > 0:
         entering = later[:, 0] if first is None else later[0, first.clamp(max=seqlen - 1)] * is_there[:, None]
         state = state + entering[..., None, None] * value[..., None] * key[..., None, :]
