@@ -3,7 +3,7 @@
 import sys
 from typing import overload
 
-from . import functions
+from . import _dispatch
 from ._types import Array, J, T
 
 
@@ -30,15 +30,15 @@ def linear_scan_update(state: Array, a: Array, b: T) -> T | tuple[T, T]:
         >>> state
         tensor([1.5000, 1.5000, 1.5000])
     """
-    framework = functions._framework("linear_scan_update", "state", state)
+    framework = _dispatch.framework_of("linear_scan_update", "state", state)
     for name, tensor in (("a", a), ("b", b)):
-        other = functions._framework("linear_scan_update", name, tensor)
-        if not (other is framework or functions._mix(other, framework)):
+        other = _dispatch.framework_of("linear_scan_update", name, tensor)
+        if not (other is framework or _dispatch.mix(other, framework)):
             raise TypeError(f"linear_scan_update: `{name}` must be of the same kind as `state`, got {type(tensor).__qualname__}")
         if tensor.shape != state.shape:
             expected, got = tuple(state.shape), tuple(tensor.shape)
             raise ValueError(f"linear_scan_update: `{name}` must have the shape of `state`, {expected}, got {got}")
-        if functions._is_complex(tensor) and not functions._is_complex(state):
+        if _dispatch.is_complex(tensor) and not _dispatch.is_complex(state):
             raise TypeError(f"linear_scan_update: `state` must be complex, as `{name}` is, got {state.dtype}")
     library = framework.__name__.rpartition(".")[2]
     package = sys.modules["jax.numpy" if library == "_jax" else library]

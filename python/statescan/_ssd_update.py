@@ -3,7 +3,7 @@
 import sys
 from typing import overload
 
-from . import functions
+from . import _dispatch
 from ._operations import SELECTIVE_STATE_UPDATE
 from ._types import Array, J, Limits, T
 
@@ -52,7 +52,7 @@ def _spread(tensor, shape):
     if not hasattr(tensor, "strides"):
         return tensor.__array_namespace__().broadcast_to(tensor, shape)
     # NumPy's own way marks it as a view that must not be written, which is not shared
-    library = functions._framework("ssd_update", "state", tensor).__name__.rpartition(".")[2]
+    library = _dispatch.framework_of("ssd_update", "state", tensor).__name__.rpartition(".")[2]
     own = zip(tensor.shape, shape, tensor.strides)
     strides = [stride if size == wanted else 0 for size, wanted, stride in own]
     return sys.modules[f"{library}.lib.stride_tricks"].as_strided(tensor, shape, strides)
@@ -115,15 +115,15 @@ def ssd_update(
         >>> ssd_update(state, x, dt, -torch.rand(4), torch.randn(2, 8), torch.randn(2, 8)).shape
         torch.Size([2, 4, 16])
     """
-    framework = functions._framework("ssd_update", "state", state)
+    framework = _dispatch.framework_of("ssd_update", "state", state)
     for name, tensor in (("x", x), ("dt", dt), ("A", A), ("B", B), ("C", C)):
-        other = functions._framework("ssd_update", name, tensor)
-        if not (other is framework or functions._mix(other, framework)):
+        other = _dispatch.framework_of("ssd_update", name, tensor)
+        if not (other is framework or _dispatch.mix(other, framework)):
             raise TypeError(f"ssd_update: `{name}` must be of the same kind as `state`, got {type(tensor).__qualname__}")
     _check(state, x, dt, A, D, dt_bias, dt_a)
     heads, rows = state.shape[1:3], x.shape
-    low, high = (None, None) if dt_limit is None else functions._limits("ssd_update", dt_limit)
+    low, high = (None, None) if dt_limit is None else _dispatch.limits("ssd_update", dt_limit)
     steps, decay_steps = _spread(dt, rows), _spread(dt_a, rows)
     tensors = (x, steps, _spread(A, state.shape[1:]), B, C, _spread(D, heads), z, _spread(dt_bias, heads), decay_steps)
     tensors, options = (*tensors, state_batch_indices), (dt_softplus, low, high, "mamba")
-    return functions._between(SELECTIVE_STATE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens, out)
+    return _dispatch.between(SELECTIVE_STATE_UPDATE, state, tensors, options, dst_state_batch_indices, cu_seqlens, out)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 
-from . import _arrays, functions
+from . import _arrays, _dispatch
 from ._operations import Operation
 from ._threads import get_num_threads
 
@@ -19,11 +19,11 @@ def _other(op: Operation, first, tensors):
     for name, tensor in zip((op.state or op.tensors[0], *op.tensors), (first, *tensors)):
         if type(tensor) is numpy.ndarray or tensor is None:
             continue
-        other = functions._framework(op.name, name.rstrip("?"), tensor)
-        if functions._mix(other, here):
+        other = _dispatch.framework_of(op.name, name.rstrip("?"), tensor)
+        if _dispatch.mix(other, here):
             found = other
         elif other is not here:
-            functions._explain(op, tensors, first)
+            _dispatch.explain(op, tensors, first)
     return found
 
 

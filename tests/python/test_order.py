@@ -3,7 +3,7 @@
 import pytest
 
 import statescan
-from statescan import functions
+from statescan import _dispatch
 
 OPERATIONS = {op.name: op for op in (*statescan._operations.OPERATIONS, *statescan._operations.STEPS)}
 # what functions of steps call where there are slots to write
@@ -31,8 +31,8 @@ def handed_on(monkeypatch):
         calls.append((op, *state, tensors, options))
         return None, None
 
-    monkeypatch.setattr(functions, "_call", record)
-    monkeypatch.setattr(functions, "_step", record)
+    monkeypatch.setattr(_dispatch, "call", record)
+    monkeypatch.setattr(_dispatch, "step", record)
 
     def call(name, **arguments):
         getattr(statescan, name.removesuffix("_slots"))(**arguments)

@@ -2,7 +2,7 @@
 
 from torch.nn.functional import linear
 
-from .. import functions
+from .. import _dispatch
 from .._operations import SSD
 from .products import as_products
 from .shared import Described, Inner, differentiable
@@ -89,6 +89,6 @@ def mamba2_as_one(zxbcdt, weights, out_proj, dt_limit=(0.0, float("inf")), **opt
     """`mamba2_inner` of these weights and those of the last projection, which is a call of its own if it is of another type."""
     weight, bias = out_proj
     products = as_products(zxbcdt, weight, bias)
-    low, high = functions._limits("mamba_split_conv1d_scan_combined", dt_limit)
+    low, high = _dispatch.limits("mamba_split_conv1d_scan_combined", dt_limit)
     y, states = mamba2_inner(zxbcdt, (*weights, *(products or (None, None))), dt_low=low, dt_high=high, **options)
     return (y if products or weight is None else linear(y, weight, bias)), states

@@ -2,11 +2,11 @@
 
 import torch
 
-from .. import functions
+from .. import _dispatch
 from .. import torch as framework
 
 # tensors are served from the first call on, which the compiler may be looking at: it does not follow an import
-functions._served[torch.Tensor] = framework
+_dispatch.served[torch.Tensor] = framework
 
 
 def has_kernel(op, tensor):

@@ -6,7 +6,7 @@ Every pass is a primitive of JAX's (`primitives.py`) that becomes a custom call 
 import jax
 import numpy
 
-from .. import functions
+from .. import _dispatch
 from .._operations import Operation
 from . import custom_calls, primitives
 
@@ -19,7 +19,7 @@ def _arrays(op: Operation, names, tensors):
     for name, tensor in zip(names, tensors):
         if tensor is None:
             continue
-        functions._framework(op.name, name, tensor)
+        _dispatch.framework_of(op.name, name, tensor)
         if not isinstance(tensor, (jax.Array, numpy.ndarray)):
             raise TypeError(f"{op.name}: `{name}` must be an array of JAX's, got {type(tensor).__qualname__}")
         found.append(jax.numpy.asarray(tensor))

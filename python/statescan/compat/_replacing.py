@@ -15,7 +15,7 @@ import types
 import warnings
 from importlib import import_module
 
-from .. import functions
+from .. import _dispatch
 from ._names import MODULES, PACKAGES, VERSIONS, sources
 
 # guards what follows; calls do not take it
@@ -148,7 +148,7 @@ def replace(stand_ins):
             torch = sys.modules["torch"]
             for tensor in (torch.empty(0), torch.nn.Parameter(torch.empty(0))):
                 # the compiler does not trace the import that a first call makes
-                functions._framework("install", "replace", tensor)
+                _dispatch.framework_of("install", "replace", tensor)
 
 
 def forget(package):

@@ -14,7 +14,6 @@ from torch.nn.functional import pad, silu
 
 from .. import functions
 
-
 # steps whose angles are summed in f32; their sums are summed in f64, as angles grow with time
 _SUMMED = 16
 
