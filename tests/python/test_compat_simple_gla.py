@@ -63,11 +63,12 @@ def test_simple_gla(decay, packed, reverse):
         agree(lambda **all: simple_gla.chunk_simple_gla(**all, output_final_state=True), loop, given)
 
 
-def test_heads_of_values_share_keys():
-    given = tensors(groups=2, state=False)
+@pytest.mark.parametrize("scale", [0.3, -2.0, 0.0])
+def test_heads_of_values_share_keys(scale):
+    given = tensors(groups=2, state=scale < 0)
     agree(
-        lambda **all: simple_gla.chunk_simple_gla(**all, scale=0.3, output_final_state=True),
-        lambda **all: loop(**all, scale=0.3),
+        lambda **all: simple_gla.chunk_simple_gla(**all, scale=scale, output_final_state=True),
+        lambda **all: loop(**all, scale=scale),
         given,
     )
 

@@ -1,6 +1,6 @@
 """Drop-in for linear attention with one decay a head of `fla` 0.6: simple GLA, retention and lightning attention, all by `ssd`.
 
-``S[t] = exp(g[t]) S[t-1] + k[t] v[t]'``, ``o[t] = scale S[t]' q[t]``: steps are 1, keys are B, scaled queries C, and values x.
+``S[t] = exp(g[t]) S[t-1] + k[t] v[t]'``, ``o[t] = scale S[t]' q[t]``: keys are B, queries C, values x, and steps are the scale.
 Fewer heads of queries and keys than of values are shared by neighbours.
 """
 
@@ -35,17 +35,31 @@ def _attention(name, q, k, v, decays, scale, initial_state, output_final_state, 
     _refuse(name, others)
     if initial_state is not None and not v_first:
         initial_state = initial_state.transpose(-1, -2)
-    wide = _wide(v)
-    A = v.new_zeros(v.shape[2], dtype=wide) if g_gamma is None else g_gamma.to(wide)
-    own = {}
-    if g is not None:
-        own["dt_a"] = g if g_gamma is None else g + g_gamma
-        A = torch.ones_like(A)
-    q = q * (k.shape[-1] ** -0.5 if scale is None else scale)
-    steps = v.new_ones((), dtype=wide).expand(v.shape[:3])
-    o, state = functions.ssd(v, steps, A, k, q, initial_state=initial_state, reverse=reverse, cu_seqlens=cu_seqlens, **own)
+    wide, steps = _wide(v), v.shape[:3]
+    scale = k.shape[-1] ** -0.5 if scale is None else scale
+    if scale == 0:
+        # steps of 0 would leave nothing in the states
+        q, scale = q * 0, 1.0
+    gamma = v.new_zeros((), dtype=wide) if g_gamma is None else g_gamma.to(wide)
+    if g is None:
+        g = gamma.expand(steps)
+    elif g_gamma is not None:
+        g = g + gamma
+    # states are scaled by the steps, which is less work than to scale queries
+    o, state = functions.ssd(
+        v,
+        v.new_full((), scale, dtype=wide).expand(steps),
+        v.new_ones(v.shape[2], dtype=wide),
+        k,
+        q,
+        initial_state=None if initial_state is None else initial_state * scale,
+        reverse=reverse,
+        cu_seqlens=cu_seqlens,
+        dt_a=g,
+    )
     if not output_final_state:
         return o, None
+    state = state / scale
     return o, state if v_first else state.transpose(-1, -2)
 
 
