@@ -27,6 +27,13 @@ def _turned(x, bias, cos, sin):
     return torch.cat([pairs, x[..., 2 * cos.shape[-1] :]], -1)
 
 
+def _dots(q, k, q_bias, k_bias):
+    """Inner products of biased maps, (batch, seqlen, heads); turning both by an angle leaves them as they are."""
+    q_bias, k_bias = (bias.to(q.dtype).unflatten(0, (q.shape[2], -1)) for bias in (q_bias, k_bias))
+    own = (q * k).sum(-1)[..., None] + (q_bias * k_bias).sum(-1)
+    return (own + torch.einsum("blgn,ghn->blgh", q, k_bias) + torch.einsum("blgn,ghn->blgh", k, q_bias)).flatten(2)
+
+
 def _angles(rates, dt, before, first, index):
     """Angles at each step, (batch, seqlen, heads, angles)."""
     seqlen, turn = dt.shape[1], 2 * math.pi
@@ -145,8 +152,8 @@ def mamba3_siso_combined(
     ones = torch.ones(V.shape[2], dtype=wide, device=V.device)
     steps = dt * own + after
     y, state = functions.ssd(V, steps, ones, k, q, chunk_size, initial_state=state, dt_a=decay, cu_seqlens=cu_seqlens)
-    skip = -after * (q.to(wide) * k.to(wide)).sum(-1)
-    y = y.to(wide) + (skip if D is None else skip + D)[..., None] * V
+    skip = -after * _dots(Q.to(wide), K.to(wide), Q_bias, K_bias)
+    y = torch.addcmul(y, (skip if D is None else skip + D)[..., None], V)
     y = (y if Z is None else y * silu(Z.to(wide))).to(V.dtype)
     if not return_final_states:
         return y
