@@ -10,7 +10,7 @@ use statescan::{DType, Exec};
 use statescan_models::{ChatTemplate, Family, Model, Snapshot, Tokenizer};
 use std::path::{Path, PathBuf};
 
-/// The configuration and the weights of the model in the program, which `statescan train` made (docs/models.md).
+/// The configuration and the weights of the model in the program, which `statescan train` made (docs/models/training.md).
 const OWN: (&str, &[u8]) = (include_str!("../assets/alice/config.json"), include_bytes!("../assets/alice/model.safetensors"));
 
 /// A language model, and where it computes.

@@ -5,7 +5,7 @@ use statescan::Exec;
 use statescan_models::Model;
 use std::path::Path;
 
-/// Bits for a byte of the last tenth of the book, which the model in the program was not trained on; docs/models.md has them, too.
+/// Bits for a byte of the last tenth of the book, which the model in the program was not trained on; docs/models/training.md has them, too.
 const HELD_OUT: f64 = 2.016;
 
 #[track_caller]
