@@ -21,7 +21,8 @@ from torch import distributed  # noqa: E402
 import statescan.compat.mamba_ssm as mamba  # noqa: E402
 import statescan.distributed  # noqa: E402
 from processes import server  # noqa: E402
-from statescan.distributed import _passes as passes  # noqa: E402
+from statescan.distributed import _exchange as exchange  # noqa: E402
+from statescan.distributed import _pieces as pieces  # noqa: E402
 from statescan.distributed._slices import Call  # noqa: E402
 from statescan.nn import S5, Mamba, Mamba2  # noqa: E402
 
@@ -223,23 +224,23 @@ def summaries_first(context):
             ([9, 0, 70], "bounds", True, True),
             ([1, 2, 0], "index with states", True, False),
         ]
-    before = passes._SUMMARY_FIRST, passes._PIECES
-    passes._SUMMARY_FIRST, passes._PIECES = ("cpu", "cuda"), 1
+    before = pieces._SUMMARY_FIRST, pieces._PIECES
+    pieces._SUMMARY_FIRST, pieces._PIECES = ("cpu", "cuda"), 1
     try:
         compare_all(context, (scan, ssd, simplified, linear, delta, convolution), cases)
     finally:
-        passes._SUMMARY_FIRST, passes._PIECES = before
+        pieces._SUMMARY_FIRST, pieces._PIECES = before
 
 
 def identities_on_gpus(context):
     """Fewer of them, since a GPU's kernels are compiled for each; in one piece, and in as many as there may be."""
     cases = [([37, 70], None, True, False), ([66, 3], "index", True, True)]
     compare_all(context, (scan, ssd, linear, delta, delta_of_channels, convolution), cases)
-    enough, passes._WORK = passes._WORK, 1
+    enough, pieces._WORK = pieces._WORK, 1
     try:
         compare_all(context, (scan, ssd, linear), cases)
     finally:
-        passes._WORK = enough
+        pieces._WORK = enough
 
 
 def two_phases_on_gpus(context):
@@ -336,13 +337,13 @@ def options_of_models(context):
         torch.testing.assert_close(a, b)
 
     # one exchange forwards and one backwards, each of states and decays whatever the length
-    sent, gather = [], passes.gather_rows
+    sent, gather = [], exchange.gather_rows
 
     def counted(rows, own, group):
         sent.append(own.numel() * own.element_size())
         return gather(rows, own, group)
 
-    passes.gather_rows = counted
+    exchange.gather_rows = counted
     try:
         function(**{name: t.float() for name, t in mine.items()}, **options, context=context)
         forwards = sum(sent)
@@ -353,7 +354,7 @@ def options_of_models(context):
         statescan.causal_conv1d(part.transpose(1, 2), torch.randn(part.shape[2], 4), context=context)
         halo = sum(sent)
     finally:
-        passes.gather_rows = gather
+        exchange.gather_rows = gather
     state = B * D * N * 4
     # the numbers that tell of calls go by another name
     assert forwards == 2 * state, (forwards, state)

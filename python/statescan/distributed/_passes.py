@@ -9,169 +9,20 @@ need not wait for whole passes of each other, such a pass goes by pieces of its 
 beside the work on the next ones; on a GPU a pass of one piece tells its summary first.
 """
 
-import math
-
 import torch
 from torch.compiler import is_dynamo_compiling
 
 from .._gradients import dispatch, refuse_vmap, unrecorded
-from .._operations import CAUSAL_CONV1D, GATED_DELTA_RULE, LINEAR_SCAN, OPERATIONS_OF_TIME, SSD
+from .._operations import CAUSAL_CONV1D, GATED_DELTA_RULE, OPERATIONS_OF_TIME
 from ..torch import _UNOBSERVED, _declare, _library, _New, _with_defaults
 from ._board import there
+from ._exchange import Exchange, Forms, form_of, in_turn, numbers_of, real_of
 from ._links import Decays, Halo, Operators
-from ._slices import Call, Remembered, agree, agreed, gather_rows
+from ._pieces import ends_of, plan_of, room_of
+from ._slices import Call, agree, agreed
 
 # contexts by the names of their groups
 CONTEXTS = {}
-# the most pieces of a pass, and the fewest channels of one
-_PIECES, _CHANNELS = 8, 64
-# channels times steps of a piece on a GPU that outweigh its launches and its exchange
-_WORK = 48 << 20
-# devices on which a pass of one piece tells its summary before it computes, and operations that go in one piece there: SSD's
-# summary is a fraction of its pass, and pieces of few heads leave multiprocessors idle; launching pieces of a linear scan takes
-# the host longer than computing them takes the GPU
-_SUMMARY_FIRST, _WHOLE = ("cuda",), (SSD, LINEAR_SCAN)
-# rooms of pieces in one tensor begin at multiples of so many numbers
-_ALIGNED = 64
-
-
-def _most_pieces(context, link, call):
-    """How many pieces a pass may have: a power of two, the same on all ranks, and a divisor of the groups of maps."""
-    letter = call.letter if link.pieces and context.ranks > 1 else None
-    if letter is None:
-        return 1
-    first = call.op.arguments[0].layout(call.tensors[0])
-    sizes = dict(zip(first, call.tensors[0].shape))
-    most = max(1, min(_PIECES, sizes[letter], sizes[letter] * sizes.get("P", 1) // _CHANNELS))
-    count = 1 << (int(most).bit_length() - 1)
-    for argument, tensor in zip(call.op.arguments, call.tensors):
-        groups = 1 if tensor is None or "G" not in (layout := argument.layout(tensor)) else tensor.shape[layout.index("G")]
-        count = math.gcd(count, groups) if groups > 1 else count
-    return count
-
-
-def _count(context, link, call, slices):
-    """How many pieces a pass has: on a GPU as many as have enough work, of the longest slice. One in two phases needs none."""
-    if slices.two_phase:
-        return 1
-    count, x = _most_pieces(context, link, call), call.tensors[0]
-    if call.op in _WHOLE and x.device.type in _SUMMARY_FIRST:
-        return 1
-    if x.device.type != "cpu" and count > 1:
-        channels = x.numel() // max(1, slices.lengths[context.rank])
-        while count > 1 and channels * max(slices.lengths) < count * _WORK:
-            count //= 2
-    return count
-
-
-def _form(tensor):
-    return tensor.shape, tensor.dtype
-
-
-def _real(dtype):
-    return dtype.to_real() if dtype.is_complex else dtype
-
-
-def _numbers(form):
-    """The real numbers of a tensor of a form: its shape and its type."""
-    shape, dtype = form
-    return math.prod(shape) * (2 if dtype.is_complex else 1)
-
-
-class _Forms:
-    """Tensors of these forms as real numbers, one behind the other: all have the type of the first."""
-
-    def __init__(self, *forms):
-        self.dtype, self.parts, end = _real(forms[0][1]), [], 0
-        for shape, dtype in forms:
-            start, end = end, end + _numbers((shape, dtype))
-            self.parts.append((start, end, (*shape, 2) if dtype.is_complex else shape, dtype.is_complex))
-        self.numbers = end
-
-    def part(self, numbers, at):
-        """One of the tensors that lie in a row of numbers."""
-        start, end, shape, is_complex = self.parts[at]
-        part = (numbers if end - start == self.numbers else numbers[start:end]).view(shape)
-        return torch.view_as_complex(part) if is_complex else part
-
-
-class _Plan:
-    """How passes of these forms are divided, and what each piece tells and saves; the same from call to call."""
-
-    def __init__(self, context, link, call, slices, state):
-        self.count = _count(context, link, call, slices)
-        first = self.count == 1 and call.tensors[0].device.type in _SUMMARY_FIRST
-        # whether the rank that nothing enters tells what its own pass gives, and not a summary in front of it
-        self.tells_own = link.whole_pass and not first
-        pieces = self.pieces(call)
-        states = [_form(piece.state(state)) for piece in pieces]
-        links = [link.form(piece, piece.state(state)) for piece in pieces]
-        self.forward = [_Forms(own, through) for own, through in zip(states, links)]
-        self.backward = [_Forms(own) for own in states]
-        self.links = [_Forms(through) for through in links]
-        self.rooms = None if call.op.saves is None else _rooms(pieces)[0]
-
-    def pieces(self, call):
-        return [call.piece(number, self.count) for number in range(self.count)]
-
-    def kept(self, room):
-        """The parts of the room for saved states by pieces."""
-        if room is None:
-            return [None] * self.count
-        return [room[start:end] for start, end in self.rooms]
-
-
-_PLANS = Remembered()
-
-
-def _plan(context, link, call, slices, state):
-    key = context.rank, slices.lengths, slices.two_phase, _PIECES, _WORK, _SUMMARY_FIRST, call.key
-    return _PLANS.get(key, lambda: _Plan(context, link, call, slices, state))
-
-
-def _ends(call, slices, is_backward):
-    """Memory for what the first phase of a pass keeps; None where the pass is not in two phases."""
-    count = call.ends_len()[is_backward] if slices.two_phase else 0
-    return torch.empty(count, dtype=torch.float32, device=call.tensors[0].device) if count else None
-
-
-class _Exchange:
-    """What every rank tells all others: tensors of these forms, zeros at first unless all of them will be `written`."""
-
-    # the types that groups exchange; others go as bytes
-    _SENT = (torch.float32, torch.float64)
-
-    def __init__(self, context, device, forms, written=False):
-        self.context, self.forms, self.work = context, forms, None
-        self.all = torch.empty(context.ranks * forms.numbers, dtype=forms.dtype, device=device)
-        make = torch.empty if written else torch.zeros
-        self.mine = make(forms.numbers, dtype=forms.dtype, device=device)
-
-    def told(self, at):
-        """A tensor of this rank."""
-        return self.forms.part(self.mine, at)
-
-    def send(self):
-        if self.forms.numbers == 0:
-            return
-        rows, mine = self.all, self.mine
-        if self.forms.dtype not in self._SENT:
-            rows, mine = rows.view(torch.uint8), mine.view(torch.uint8)
-        self.work = gather_rows(rows, mine, self.context.group)
-
-    def wait(self):
-        if self.work is not None:
-            self.work.wait()
-            self.work = None
-
-    def of(self, rank, at):
-        """A tensor of a rank, in its memory here."""
-        return self.forms.part(self.all[rank * self.forms.numbers : (rank + 1) * self.forms.numbers], at)
-
-    def column(self, at):
-        """The real numbers of a tensor, a row for each rank."""
-        start, end, *_ = self.forms.parts[at]
-        return self.all.view(self.context.ranks, self.forms.numbers)[:, start:end]
 
 
 def _through(continues, rank, state):
@@ -190,7 +41,7 @@ def _continues(context, slices, call, state):
     if slices.lengths[context.rank] == 0:
         index = index.new_zeros(index.shape[0], 1)
     edges = torch.stack([index[:, -1], index[:, 0]] if call.reverse else [index[:, 0], index[:, -1]])
-    exchange = _Exchange(context, edges.device, _Forms(_form(edges)))
+    exchange = Exchange(context, edges.device, Forms(form_of(edges)))
     exchange.told(0).copy_(edges)
     exchange.send()
     exchange.wait()
@@ -203,54 +54,6 @@ def _continues(context, slices, call, state):
     return torch.stack([mask for _, mask in sorted(found, key=lambda item: item[0])])
 
 
-def _in_turn(device, exchanges, count, tell, take):
-    """Tells and takes each piece. On the CPU everything is told first, and exchanges run beside the work. On a GPU an exchange
-    is a kernel that waits for those of other ranks on a multiprocessor, which a pass wants for itself, so it has its turn."""
-    for number in range(count):
-        tell(number)
-        if device.type != "cpu":
-            exchanges[number].wait()
-            take(number)
-    if device.type == "cpu":
-        for number in range(count):
-            take(number)
-    for exchange in exchanges:
-        exchange.wait()
-
-
-class _Count(_New):
-    """Tells how many numbers would be saved."""
-
-    @staticmethod
-    def state(shape, tensor, is_complex):
-        return shape[0]
-
-
-def _rooms(pieces):
-    """Where each piece keeps what it saves: bounds in one tensor, and its length."""
-    bounds, end = [], 0
-    for piece in pieces:
-        numbers = piece.saved(_Count)
-        bounds.append((end, end + numbers))
-        end += (numbers + _ALIGNED - 1) // _ALIGNED * _ALIGNED
-    return bounds, end
-
-
-_ROOMS = Remembered()
-
-
-def _room(context, link, call):
-    """Room for what any number of pieces saves: as many of them as there may be need no less than fewer."""
-    if call.op.saves is None:
-        return None
-
-    def numbers():
-        most = _most_pieces(context, link, call)
-        return _rooms([call.piece(number, most) for number in range(most)])[1]
-
-    return _New.state((_ROOMS.get((context.ranks, _PIECES, call.key), numbers),), call.tensors[0], False)
-
-
 def _keeps_links(context):
     """Whether gradients go through the slice of a rank to that of another one."""
     return context.ranks > 2
@@ -259,10 +62,10 @@ def _keeps_links(context):
 def _forward(op, link, context, save, tensors, options):
     call = Call(op, tensors, options)
     slices, numbers, ((y, state), room) = agree(
-        context, call, save, lambda: (call.results(), _room(context, link, call) if save else None)
+        context, call, save, lambda: (call.results(), room_of(context, link, call) if save else None)
     )
     call = call.on_slice(slices)
-    plan = _plan(context, link, call, slices, state)
+    plan = plan_of(context, link, call, slices, state)
     given = call.tensors[call.initial]
     own = plan.tells_own and not slices.before
     entering = torch.empty_like(state)
@@ -270,14 +73,14 @@ def _forward(op, link, context, save, tensors, options):
         # all others are told what enters them
         entering.zero_() if given is None else entering.copy_(given)
     continues = _continues(context, slices, call, state)
-    pieces, kept, exchanges, ends = plan.pieces(call), plan.kept(room), [], _ends(call, slices, False)
+    pieces, kept, exchanges, ends = plan.pieces(call), plan.kept(room), [], ends_of(call, slices, False)
 
     def compute(number):
         piece = pieces[number]
         piece.forward(piece.state(entering), (piece.result(y), piece.state(state)), kept[number], ends)
 
     def tell(number):
-        exchange = _Exchange(context, state.device, plan.forward[number], written=slices.before and slices.after)
+        exchange = Exchange(context, state.device, plan.forward[number], written=slices.before and slices.after)
         if own:
             compute(number)
             exchange.told(0).copy_(pieces[number].state(state))
@@ -307,7 +110,7 @@ def _forward(op, link, context, save, tensors, options):
         if not own:
             compute(number)
 
-    _in_turn(entering.device, exchanges, len(pieces), tell, take)
+    in_turn(entering.device, exchanges, len(pieces), tell, take)
     if not save:
         return [y, state]
     if _keeps_links(context):
@@ -322,9 +125,9 @@ def _forward_without_data(op, link, context, save, tensors, options):
     y, state = call.results()
     if not save:
         return [y, state]
-    room, form = _room(context, link, call), link.form(call, state)
-    shape = (context.ranks, _numbers(form)) if _keeps_links(context) else (0,)
-    links = state.new_empty(shape, dtype=_real(form[1]))
+    room, form = room_of(context, link, call), link.form(call, state)
+    shape = (context.ranks, numbers_of(form)) if _keeps_links(context) else (0,)
+    links = state.new_empty(shape, dtype=real_of(form[1]))
     matters = call.named("seq_idx") is not None and state.dim() < len(op.outputs[1].layouts[-1])
     continues = state.new_empty((context.ranks, state.shape[0]) if matters else (0,), dtype=torch.bool)
     numbers = torch.empty(3 * context.ranks, dtype=torch.int64, device="cpu")
@@ -376,13 +179,13 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
     call = Call(op, tensors, options)
     slices = agreed(context, call, numbers)
     call = call.on_slice(slices)
-    plan = _plan(context, link, call, slices, entering)
+    plan = plan_of(context, link, call, slices, entering)
     pieces = plan.pieces(call)
     room = None if op.keeps_result or not kept else kept[0]
     rooms = [piece.result(kept[0]) for piece in pieces] if op.keeps_result else plan.kept(room)
     parts = links.split([forms.numbers for forms in plan.links], 1) if len(slices.after) > 1 else None
     grads, entered = _Gradients(call, needed), torch.empty_like(entering)
-    exchanges, ends = [], _ends(call, slices, True)
+    exchanges, ends = [], ends_of(call, slices, True)
 
     def cotangents(piece, behind=None):
         own = None if grad_state is None else piece.state(grad_state)
@@ -401,7 +204,7 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
 
     def tell(number):
         piece = pieces[number]
-        exchange = _Exchange(context, entered.device, plan.backward[number], written=own or slices.before)
+        exchange = Exchange(context, entered.device, plan.backward[number], written=own or slices.before)
         if own:
             compute(number)
             exchange.told(0).copy_(piece.state(entered))
@@ -425,7 +228,7 @@ def _backward(op, link, context, needed, tensors, options, saved, grad_y, grad_s
         if not own:
             compute(number, behind)
 
-    _in_turn(entering.device, exchanges, len(pieces), tell, take)
+    in_turn(entering.device, exchanges, len(pieces), tell, take)
     return grads.all(None if slices.before else entered)
 
 
