@@ -183,7 +183,8 @@ impl Checkpoint {
         self.tensors.get("backbone.layers.0.mixer.D")?.shape.first().copied()
     }
 
-    /// Puts tensors (rows, ..) of one shape but for rows together, if they are there, as one of another name.
+    /// Puts tensors (rows, ..) of one shape but for rows together, if they are there, as one of another name: of their type, or where they have several of f32,
+    /// which has the numbers of each.
     pub(crate) fn join(&mut self, parts: &[String], row: &[usize], to: &str) -> Result<()> {
         if !parts.iter().any(|part| self.has(part)) {
             return Ok(());
@@ -199,7 +200,8 @@ impl Checkpoint {
             self.forget(part);
             rows += own;
         }
-        let (shape, dtype) = ([&[rows], row].concat(), all[0].dtype());
+        let same = all.iter().all(|part| part.dtype() == all[0].dtype());
+        let (shape, dtype) = ([&[rows], row].concat(), if same { all[0].dtype() } else { DType::F32 });
         let numbers: Vec<f32> = all.iter().flat_map(Weight::to_f32).collect();
         let place = Place::Memory(Weight::rounded(&numbers, dtype, &shape)?);
         let dtype = file_dtype(dtype).unwrap_or(safetensors::Dtype::F32);

@@ -53,7 +53,16 @@ impl<'f> Fields<'f> {
     }
 
     pub(crate) fn bad(&self, key: &'static str, expected: &'static str) -> Error {
-        let mut got = self.get(key).map_or("nothing".to_owned(), Value::to_string);
+        self.error(key, expected, "nothing".to_owned())
+    }
+
+    /// A value that does not fit, which may be that of a setting that is missing.
+    pub(crate) fn unfit(&self, key: &'static str, expected: &'static str, value: usize) -> Error {
+        self.error(key, expected, format!("nothing, which stands for {value}"))
+    }
+
+    fn error(&self, key: &'static str, expected: &'static str, missing: String) -> Error {
+        let mut got = self.get(key).map_or(missing, Value::to_string);
         if let Some((end, _)) = got.char_indices().nth(SHOWN) {
             got.truncate(end);
             got.push_str("..");

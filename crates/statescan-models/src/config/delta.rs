@@ -4,7 +4,7 @@
 //! A setting that is missing has the value that its class begins with. Those that say how a model begins, how it is trained or how it is computed have no
 //! effect, and neither have those of positions in pictures.
 
-use super::hybrid::{attends, in_pairs, rope};
+use super::hybrid::{attends, check_rotary, in_pairs, rope, rotary_share};
 use super::shapes::MOST_WIDTH;
 use super::transformers::{eos, shortest};
 use super::{Attention, Config, Family, FeedForward, HeadNorms, Kind, Scales, expressible, width};
@@ -84,7 +84,7 @@ pub(super) fn read(family: Family, fields: &Fields<'_>) -> Result<Config> {
 /// The numbers of a head of keys or of values.
 fn head(fields: &Fields<'_>, key: &'static str, default: usize) -> Result<usize> {
     let size = fields.size_or(key, default)?;
-    if (1..=MOST_WIDTH).contains(&size) { Ok(size) } else { Err(fields.bad(key, "an integer from 1 to 256")) }
+    if (1..=MOST_WIDTH).contains(&size) { Ok(size) } else { Err(fields.unfit(key, "an integer from 1 to 256", size)) }
 }
 
 /// Kinds of layers. Without words for them every fourth pair attends, or one of as many as a setting says; in OLMo Hybrid the last one if no other does.
@@ -133,9 +133,7 @@ fn attention(family: Family, fields: &Fields<'_>, dim: usize) -> Result<Attentio
             (headdim as f64 * share) as usize
         }
     };
-    if rotary > headdim || !rotary.is_multiple_of(2) {
-        return Err(rope.bad("partial_rotary_factor", "a share that is an even number of a head's numbers"));
-    }
+    check_rotary([fields, &rope], rotary, headdim)?;
     let (scale, bias) = ((headdim as f32).sqrt().recip(), fields.flag("attention_bias", false)?);
     let norms = if olmo { HeadNorms::All } else { HeadNorms::Each };
     Ok(Attention { heads, kv_heads, headdim, rotary, theta, scale, bias, norms, gate: !olmo })
@@ -146,7 +144,6 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
     let Attention { heads, kv_heads, headdim, rotary, theta, bias, .. } = config.attention;
     check_fixed(config)?;
     let olmo = config.family == Family::OlmoHybrid;
-    let share = rotary as f64 / headdim as f64;
     let theta = if olmo && rotary == 0 { Value::Null } else { json!(theta) };
     let words = attends(config).map(|attends| if attends { "full_attention" } else { "linear_attention" });
     let mut settings = json!({
@@ -174,7 +171,7 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
     if olmo {
         settings["linear_allow_neg_eigval"] = json!(config.allow_neg_eigval);
     } else {
-        settings["rope_parameters"]["partial_rotary_factor"] = json!(share);
+        settings["rope_parameters"]["partial_rotary_factor"] = json!(rotary_share(rotary, headdim));
     }
     Ok(settings.as_object().cloned().unwrap_or_default())
 }
@@ -183,11 +180,8 @@ pub(super) fn write(config: &Config) -> Result<Map<String, Value>> {
 fn check_fixed(config: &Config) -> Result<()> {
     let Attention { headdim, rotary, scale, norms, gate, .. } = config.attention;
     let olmo = config.family == Family::OlmoHybrid;
-    let whole = match olmo {
-        true => rotary == 0 || rotary == headdim,
-        false => rotary > 0 && (headdim as f64 * (rotary as f64 / headdim as f64)) as usize == rotary,
-    };
-    expressible(config, whole, "attention.rotary", "a share of a head's numbers, in OLMo Hybrid all or none", rotary)?;
+    let whole = !olmo || rotary == 0 || rotary == headdim;
+    expressible(config, whole, "attention.rotary", "all numbers of a head, or none", rotary)?;
     let usual = (headdim as f32).sqrt().recip();
     expressible(config, scale == usual, "attention.scale", "one over the root of a head's numbers", scale)?;
     let of_family = if olmo { HeadNorms::All } else { HeadNorms::Each };

@@ -201,9 +201,7 @@ fn attention(family: Family, fields: &Fields<'_>, dim: usize) -> Result<Attentio
         true => 0,
         false => (headdim as f64 * rope.positive("partial_rotary_factor", 0.5)?) as usize,
     };
-    if rotary > headdim || !rotary.is_multiple_of(2) {
-        return Err(rope.bad("partial_rotary_factor", "a share that is an even number of a head's numbers"));
-    }
+    check_rotary([fields, &rope], rotary, headdim)?;
     let scale = if granite { fields.positive("attention_multiplier", 1.0)? as f32 } else { (headdim as f32).sqrt().recip() };
     let bias = fields.flag("attention_bias", false)?;
     Ok(Attention { heads, kv_heads, headdim, rotary, theta, scale, bias, ..Attention::default() })
@@ -225,6 +223,28 @@ fn scales(fields: &Fields<'_>) -> Result<Scales> {
     let [embedding, residual, logits] = ["embedding_multiplier", "residual_multiplier", "logits_scaling"];
     let [embedding, residual, logits] = [embedding, residual, logits].map(|key| fields.positive(key, 1.0));
     Ok(Scales { embedding: embedding? as f32, residual: residual? as f32, logits: logits? as f32 })
+}
+
+/// Refuses a head of which an odd number is turned, or more than it has. Its size is to blame where all of it is.
+pub(super) fn check_rotary([fields, rope]: [&Fields<'_>; 2], rotary: usize, headdim: usize) -> Result<()> {
+    const SHARE: &str = "partial_rotary_factor";
+    match rotary <= headdim && rotary.is_multiple_of(2) {
+        _ if headdim == 0 => Err(fields.unfit("head_dim", "at least 1", headdim)),
+        true => Ok(()),
+        false if rotary == headdim => Err(fields.unfit("head_dim", "even, as numbers of a head are turned in pairs", headdim)),
+        false => {
+            let says = if rope.has(SHARE) { rope } else { fields };
+            Err(says.bad(SHARE, "a share that is an even number of a head's numbers"))
+        }
+    }
+}
+
+/// The share of a head's numbers that are turned, of which reading makes as many again: where a quotient would be rounded to fewer, or is zero, which no share
+/// is, half a number more.
+pub(super) fn rotary_share(rotary: usize, headdim: usize) -> f64 {
+    let (rotary, headdim) = (rotary as f64, headdim as f64);
+    let share = rotary / headdim;
+    if share > 0.0 && (headdim * share).trunc() == rotary { share } else { (rotary + 0.5) / headdim }
 }
 
 /// The settings of a configuration.
@@ -294,10 +314,7 @@ fn write_bamba(config: &Config, settings: &mut Map<String, Value>) -> Result<Val
     let usual = (headdim as f32).sqrt().recip();
     expressible(config, scale == usual, "attention.scale", "one over the root of a head's numbers", scale)?;
     expressible(config, config.scales == Scales::default(), "scales", "1", format!("{:?}", config.scales))?;
-    let share = rotary as f64 / headdim.max(1) as f64;
-    let whole = (headdim as f64 * share) as usize == rotary && rotary > 0;
-    expressible(config, whole, "attention.rotary", "a share of a head's numbers", rotary)?;
-    settings["rope_parameters"]["partial_rotary_factor"] = json!(share);
+    settings["rope_parameters"]["partial_rotary_factor"] = json!(rotary_share(rotary, headdim));
     let chosen = attends(config).enumerate().filter_map(|(pair, attends)| attends.then_some(pair));
     Ok(json!({
         "architectures": ["BambaForCausalLM"],

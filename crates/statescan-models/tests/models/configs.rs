@@ -1,9 +1,10 @@
 //! Every setting of a `config.json`: read, refused by name, or of no effect.
 
-use crate::common::{Folder, bits, own, tokens};
+use crate::common::{Folder, Part, bits, own, tokens};
+use safetensors::Dtype;
 use serde_json::{Map, Value, json};
-use statescan::Exec;
-use statescan_models::{Config, Family, HeadNorms, Kind, Package};
+use statescan::{DType, Exec};
+use statescan_models::{Config, Family, HeadNorms, Kind, Model, Package};
 use std::collections::BTreeSet;
 
 /// The effect of another value of a setting.
@@ -467,7 +468,6 @@ fn configurations_that_are_made_can_be_written_and_read() {
     refused_delta(|config| config.attention.norms = HeadNorms::All, "`attention.gate` of this model: it must be false without");
     let none = |config: &mut Config| (config.attention.norms, config.attention.gate) = (HeadNorms::None, false);
     refused_delta(none, "`attention.norms` of this model");
-    refused_delta(|config| config.attention.rotary = 0, "`attention.rotary` of this model");
     refused_delta(|config| config.allow_neg_eigval = true, "`allow_neg_eigval` of this model: it must be false");
     refused_delta(|config| config.conv_bias = true, "`bias` of this model: it must be false");
     refused_delta(|config| config.mixer_eps = 1e-3, "`mixer_eps` of this model: it must be that of its family");
@@ -488,4 +488,76 @@ fn configurations_that_are_made_can_be_written_and_read() {
     refused(Config::mamba(9, 32, 1), |config| config.dt_limit = (0.01, 0.5), "`dt_limit` of this model");
     refused(other.clone(), |config| config.mixer_eps = 1e-3, "`mixer_eps` of this model: it must be 1e-5, got 0.001");
     refused(other, |config| config.nheads = 7, "`nheads` must be a divisor of the channels, got 7");
+}
+
+/// The settings of a family that has these.
+fn of_family(family: &str, settings: Value) -> Map<String, Value> {
+    let mut all = settings.as_object().unwrap().clone();
+    all.insert("model_type".into(), json!(family));
+    all
+}
+
+#[test]
+fn any_share_of_a_head_that_is_turned_is_saved() {
+    // none of four numbers, 30 of 44, which 30/44 of them is not, and all
+    for (family, headdim, share, rotary) in
+        [("bamba", 4, 0.1, 0), ("qwen3_5_text", 4, 0.1, 0), ("bamba", 44, 0.69, 30), ("qwen3_5_text", 44, 1.0, 44)]
+    {
+        let mut settings = Folder::hybrid(family).config;
+        settings["head_dim"] = json!(headdim);
+        settings["rope_parameters"] = json!({"rope_theta": 100.0, "partial_rotary_factor": share});
+        let config = load(&of_family(family, settings)).unwrap();
+        assert_eq!(config.attention.rotary, rotary, "{family}");
+        let (folder, model) = (tempfile::tempdir().unwrap(), Model::random(config.clone(), DType::F32, 1).unwrap());
+        model.save(folder.path()).unwrap_or_else(|error| panic!("{family}, {rotary} of {headdim}: {error}"));
+        assert_eq!(*Model::load(folder.path()).unwrap().config(), config, "{family}, {rotary} of {headdim}");
+    }
+}
+
+#[test]
+fn errors_say_what_a_missing_size_of_heads_stands_for() {
+    for (settings, expected) in [
+        (
+            json!({"hidden_size": 7680, "num_attention_heads": 15}),
+            "`linear_key_head_dim` must be an integer from 1 to 256, got nothing, which stands for 384",
+        ),
+        (
+            json!({"linear_num_key_heads": 15}),
+            "`linear_value_head_dim` must be an integer from 1 to 256, got nothing, which stands for 384",
+        ),
+        (
+            json!({"hidden_size": 450}),
+            "`head_dim` must be even, as numbers of a head are turned in pairs, got nothing, which stands for 15",
+        ),
+        (json!({"hidden_size": 20}), "`head_dim` must be at least 1, got nothing, which stands for 0"),
+        (json!({"head_dim": 15}), "`head_dim` must be even, as numbers of a head are turned in pairs, got 15"),
+    ] {
+        let error = load(&of_family("olmo_hybrid", settings)).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn parts_of_several_types_become_a_tensor_that_has_their_numbers() {
+    let whole = Folder::hybrid("olmo_hybrid");
+    let mut parts = whole.clone();
+    let at = "model.layers.0.linear_attn.";
+    let Part(_, shape, bytes) = parts.tensors.remove(&format!("{at}conv1d.weight")).unwrap();
+    let row = bytes.len() / shape[0];
+    let mut rest = &bytes[..];
+    for (name, rows) in [("q", 6), ("k", 6), ("v", 20)] {
+        let part;
+        (part, rest) = rest.split_at(rows * row);
+        // the first part is rounded, the numbers of the others are those of f32
+        let part = if name == "q" {
+            Part(Dtype::BF16, vec![rows, 1, 4], part.chunks(4).flat_map(|x| [x[2], x[3]]).collect())
+        } else {
+            Part(Dtype::F32, vec![rows, 1, 4], part.to_vec())
+        };
+        parts.tensors.insert(format!("{at}{name}_conv1d.weight"), part);
+    }
+    let read = |folder: &Folder| folder.model().weights()[&format!("{at}conv1d.weight")].to_f32();
+    let (got, expected) = (read(&parts), read(&whole));
+    assert_eq!(bits(&got[24..]), bits(&expected[24..]));
+    assert!(got[..24].iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits() & 0xffff_0000));
 }
