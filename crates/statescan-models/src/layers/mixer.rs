@@ -113,7 +113,7 @@ impl Layer for Mixer {
     }
 
     fn forward(&self, batch: usize, x: View<'_>, initial: &[Tensor], mut y: ViewMut<'_>, last: &mut [Tensor]) -> Result<()> {
-        let steps = check(self, batch, [("x", x); 2], Some(&y), &[("initial", initial), ("last", last)])?;
+        let steps = check(self, batch, [("x", x); 2], &[("initial", initial)], (Some(&y), &mut *last))?;
         let (steps, rows) = (Steps { sequences: batch, steps }, batch * steps);
         let carries = !initial.is_empty() || !last.is_empty();
         // zeros for a state that is not given, and room for one that nobody asks for
@@ -130,7 +130,7 @@ impl Layer for Mixer {
     }
 
     fn backward(&self, batch: usize, x: View<'_>, initial: &[Tensor], dy: View<'_>, dlast: &[Tensor]) -> Result<LayerGradients> {
-        let steps = check(self, batch, [("x", x), ("dy", dy)], None, &[("initial", initial), ("dlast", dlast)])?;
+        let steps = check(self, batch, [("x", x), ("dy", dy)], &[("initial", initial), ("dlast", dlast)], (None, &mut []))?;
         let (steps, kind) = (Steps { sequences: batch, steps }, self.config.family.scan());
         let mut found = LayerGradients::new(self, batch, steps.rows())?;
         // nobody asks for the states after the last step

@@ -112,22 +112,34 @@ impl LayerGradients {
     }
 }
 
-/// The steps of each sequence of a call, whose rows, states and results go together: `result` are rows that are written, `given` those that are read.
+/// The steps of each sequence of a call, whose rows, states and results go together: rows and states that are read, and the rows `y` and states `last` that are
+/// written.
 fn check<L: Layer>(
     layer: &L,
     batch: usize,
     [x, given]: [(&'static str, View<'_>); 2],
-    result: Option<&ViewMut<'_>>,
     states: &[(&'static str, &[Tensor])],
+    (y, last): (Option<&ViewMut<'_>>, &mut [Tensor]),
 ) -> Result<usize> {
     let (name, rows) = (layer.name(), x.1.shape().first().copied().unwrap_or(0));
-    let (kind, shape) = (Kind::Exact(layer.dtype()), [rows, layer.dim()]);
+    let (kind, shape, parts) = (Kind::Exact(layer.dtype()), [rows, layer.dim()], layer.state_parts());
+    for (argument, got) in states.iter().map(|(argument, state)| (*argument, state.len())).chain([("last", last.len())]) {
+        if got != 0 && got != parts.len() {
+            let shape = "all parts of a state or none";
+            return Err(Error::Size { layer: name, argument, shape, expected: parts.len(), got });
+        }
+    }
+    let of_part = |part: &Part| (Kind::Exact(part.dtype), [&[batch], &part.shape[..]].concat());
+    let read =
+        states.iter().flat_map(|(argument, state)| parts.iter().zip(*state).map(|(part, of)| (*argument, part, of.view())));
+    let read: Vec<_> = read.collect();
+    let written: Vec<_> = parts.iter().zip(last).map(|(part, of)| (part, of.view_mut())).collect();
     let mut checker = Checker::new(name, layer.exec().device());
     for (argument, view) in [&x, &given] {
         checker.read(argument, view, kind, &shape)?;
         checker.dense(argument, Some(*view))?;
     }
-    if let Some(y) = result {
+    if let Some(y) = y {
         checker.write("y", y, kind, &shape)?;
         checker.dense("y", Some(y.as_view()))?;
     }
@@ -141,17 +153,13 @@ fn check<L: Layer>(
             got: rows,
         });
     }
-    let parts = layer.state_parts();
-    for &(argument, state) in states.iter().filter(|(_, state)| !state.is_empty()) {
-        if state.len() != parts.len() {
-            let shape = "all parts of a state or none";
-            return Err(Error::Size { layer: name, argument, shape, expected: parts.len(), got: state.len() });
-        }
-        for (part, tensor) in parts.iter().zip(state) {
-            let mut checker = Checker::new(name, layer.exec().device());
-            let (view, shape) = (tensor.view(), [&[batch], &part.shape[..]].concat());
-            checker.read(argument, &view, Kind::Exact(part.dtype), &shape)?;
-        }
+    for (argument, part, view) in &read {
+        let (kind, shape) = of_part(part);
+        checker.read(argument, view, kind, &shape)?;
+    }
+    for (part, view) in &written {
+        let (kind, shape) = of_part(part);
+        checker.write("last", view, kind, &shape)?;
     }
     checker.finish()?;
     Ok(rows / batch)

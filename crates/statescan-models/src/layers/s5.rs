@@ -160,7 +160,7 @@ impl Layer for S5 {
     }
 
     fn forward(&self, batch: usize, x: View<'_>, initial: &[Tensor], y: ViewMut<'_>, last: &mut [Tensor]) -> Result<()> {
-        check(self, batch, [("x", x); 2], Some(&y), &[("initial", initial), ("last", last)])?;
+        check(self, batch, [("x", x); 2], &[("initial", initial)], (Some(&y), &mut *last))?;
         let args = self.args(batch, x, initial.first().map(Tensor::view));
         let (call, mut workspace) = (prepare(&self.exec, &args)?, Workspace::default());
         let scratch = workspace.view_mut(&self.exec, call.workspace_len()?)?;
@@ -171,7 +171,7 @@ impl Layer for S5 {
     }
 
     fn backward(&self, batch: usize, x: View<'_>, initial: &[Tensor], dy: View<'_>, dlast: &[Tensor]) -> Result<LayerGradients> {
-        check(self, batch, [("x", x), ("dy", dy)], None, &[("initial", initial), ("dlast", dlast)])?;
+        check(self, batch, [("x", x), ("dy", dy)], &[("initial", initial), ("dlast", dlast)], (None, &mut []))?;
         let mut found = LayerGradients::new(self, batch, x.shape()[0])?;
         let LayerGradients { x: dx, initial: first, weights } = &mut found;
         let args = self.args(batch, x, initial.first().map(Tensor::view));

@@ -3,7 +3,7 @@
 use crate::common::{Random, bits};
 use crate::device::gpu;
 use num_complex::Complex32;
-use statescan::{DType, Exec, Tensor};
+use statescan::{DType, Exec, Tensor, View};
 use statescan_models::layers::{Layer, Mixer, Part, S5, S5Config};
 use statescan_models::reference::{self, Weights};
 use statescan_models::{Array, Config, Family, Tensors};
@@ -243,6 +243,14 @@ fn arguments_that_do_not_go_together_are_refused() {
         if layer.state_parts().len() > 1 {
             refused(layer.forward(2, x.view(), &state[..1], y.view_mut(), &mut none), "all parts of a state or none");
         }
+        let mut last = layer.state(2).unwrap();
+        let place = last.last().unwrap().view();
+        // SAFETY: the state has as many numbers, and the call, which would write there, only looks at where they are.
+        let x = unsafe { View::from_raw_parts(place.as_ptr(), DType::F32, place.device(), &[2, dim], &[dim as isize, 1]) };
+        refused(
+            layer.forward(2, x.unwrap(), &[], y.view_mut().slice(0, 0..2), &mut last),
+            "`last` is written and must not share memory with `x`",
+        );
         assert!(read(&y).iter().all(|y| y.is_nan()), "nothing is written");
     }
     let exec = Exec::cpu(1);
