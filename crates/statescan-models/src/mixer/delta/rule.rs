@@ -64,17 +64,16 @@ impl<'i> Inner<'i> {
 
     /// One step of one sequence, (1, columns) each, whose state, (1, numbers of keys of all heads, numbers of a value), is carried on in place.
     pub(super) fn step(&self, projected: View<'_>, conv: View<'_>, state: ViewMut<'_>, y: ViewMut<'_>) -> Result<()> {
-        let Config { nheads, ngroups, dstate, allow_neg_eigval, .. } = *self.config;
-        let keys = ngroups * dstate;
-        let [q, k] = [0, keys].map(|first| conv.slice(1, first..first + keys).split(1, ngroups));
-        let args = update::Args::new(q, k, conv.slice(1, 2 * keys..self.columns.conv.end).split(1, nheads))
-            .g(projected.slice(1, self.columns.decay.clone()))
-            .beta(projected.slice(1, self.columns.beta.clone()))
-            .a_log(self.weights.a_log)
-            .dt_bias(self.weights.dt_bias)
-            .qk_l2norm(true)
-            .beta_sigmoid(true)
-            .allow_neg_eigval(allow_neg_eigval);
+        let (all, nheads) = (self.args(projected, conv), self.config.nheads);
+        let [q, k, v] = [all.q, all.k, all.v].map(|of_steps| of_steps.index(1, 0));
+        let args = update::Args::new(q, k, v)
+            .g(all.g.map(|g| g.index(1, 0)))
+            .beta(all.beta.map(|beta| beta.index(1, 0)))
+            .a_log(all.a_log)
+            .dt_bias(all.dt_bias)
+            .qk_l2norm(all.qk_l2norm)
+            .beta_sigmoid(all.beta_sigmoid)
+            .allow_neg_eigval(all.allow_neg_eigval);
         Ok(update::update(self.exec, &args, &mut state.split(1, nheads), &mut y.split(1, nheads))?)
     }
 

@@ -23,17 +23,22 @@ pub(super) struct SsdTargets<'t> {
 }
 
 impl<'i> Inner<'i> {
+    /// B and C, (sequences, steps, groups, dstate), from the rows of the convolution.
+    fn maps<'r>(&self, conv: View<'r>) -> [View<'r>; 2] {
+        let Config { inner, ngroups, dstate, .. } = *self.config;
+        let (conv, maps) = (self.steps.of(conv), ngroups * dstate);
+        [inner, inner + maps].map(|first| conv.slice(2, first..first + maps).split(2, ngroups))
+    }
+
     /// The scan's arguments from the rows of the first projection and of the convolution.
     fn ssd_args<'r>(&self, projected: View<'r>, conv: View<'r>) -> ssd::Args<'r>
     where
         'i: 'r,
     {
-        let Config { inner, nheads, ngroups, dstate, dt_limit, .. } = *self.config;
-        let (conv, maps) = (self.steps.of(conv), ngroups * dstate);
-        let of_groups = |first: usize| conv.slice(2, first..first + maps).split(2, ngroups);
-        let dt = conv_columns(self.config).end;
+        let Config { inner, nheads, dt_limit, .. } = *self.config;
+        let ([b, c], dt) = (self.maps(conv), conv_columns(self.config).end);
         let dt = self.steps.of(projected).slice(2, dt..dt + nheads);
-        ssd::Args::new(conv.slice(2, 0..inner).split(2, nheads), dt, self.weights.a, of_groups(inner), of_groups(inner + maps))
+        ssd::Args::new(self.steps.of(conv).slice(2, 0..inner).split(2, nheads), dt, self.weights.a, b, c)
             .d(self.weights.d)
             .dt_bias(self.weights.dt_bias)
             .dt_softplus(true)
@@ -66,11 +71,11 @@ impl<'i> Inner<'i> {
         y: ViewMut<'_>,
         workspace: &mut Workspace,
     ) -> Result<()> {
-        let Config { inner, ngroups, dstate, dt_limit, .. } = *self.config;
-        let (steps, maps, (initial, last)) = (self.steps, ngroups * dstate, states.unzip());
-        let of_groups = |first: usize| steps.of(conv).slice(2, first..first + maps).split(2, ngroups).permute(&[0, 2, 3, 1]);
+        let Config { inner, dstate, dt_limit, .. } = *self.config;
+        let (steps, (initial, last)) = (self.steps, states.unzip());
         let (x, dt) = (steps.channels(conv, 0..inner), steps.channels(dt, 0..inner));
-        let args = selective_scan::Args::new(x, dt, a.expand(1, dstate), of_groups(inner), of_groups(inner + maps))
+        let [b, c] = self.maps(conv).map(|map| map.permute(&[0, 2, 3, 1]));
+        let args = selective_scan::Args::new(x, dt, a.expand(1, dstate), b, c)
             .d(d)
             .dt_bias(dt_bias)
             .dt_softplus(true)
