@@ -21,7 +21,13 @@ pub(crate) struct Reader<'m> {
 #[allow(clippy::large_enum_variant)] // there is one
 enum Place {
     Host(Exec, Vec<State>),
-    Device(DeviceModel, Vec<DeviceState>),
+    Device(DeviceModel, Vec<DeviceState>, Option<Together>),
+}
+
+/// Texts on a GPU that take a token each in one launch; their own states are those from before. The state of a text that has ended is of no use.
+struct Together {
+    state: DeviceState,
+    texts: Vec<usize>,
 }
 
 /// The knowledge of the token after a text.
@@ -58,7 +64,7 @@ impl<'m> Reader<'m> {
     pub(crate) fn new(exec: &Exec, model: &'m Model, from: Vec<Snapshot>, dtype: Option<DType>) -> Result<Self> {
         let place = match exec.device() {
             Device::Cpu => Place::Host(exec.clone(), Vec::new()),
-            _ => Place::Device(DeviceModel::new(exec, model, dtype)?, Vec::new()),
+            _ => Place::Device(DeviceModel::new(exec, model, dtype)?, Vec::new(), None),
         };
         let mut reader = Reader { model, place, after: Vec::new(), tokens_only: false };
         reader.begin(from)?;
@@ -71,7 +77,10 @@ impl<'m> Reader<'m> {
         self.after = after;
         match &mut self.place {
             Place::Host(_, states) => *states = new,
-            Place::Device(model, states) => *states = new.iter().map(|state| model.upload(state)).collect::<Result<_, _>>()?,
+            Place::Device(model, states, together) => {
+                *together = None;
+                *states = new.iter().map(|state| model.upload(state)).collect::<Result<_, _>>()?;
+            }
         }
         Ok(())
     }
@@ -81,18 +90,23 @@ impl<'m> Reader<'m> {
         if matches!(self.place, Place::Host(..)) { ROWS[0] } else { ROWS[1] }
     }
 
-    /// Reads more tokens of each text, or none.
-    pub(crate) fn read(&mut self, parts: &[&[u32]]) -> Result<()> {
+    /// Reads more tokens of each text, or none; a text that has no part has ended.
+    pub(crate) fn read(&mut self, parts: &[Option<&[u32]>]) -> Result<()> {
+        if self.read_together(parts)? {
+            return Ok(());
+        }
+        self.apart()?;
+        let parts: Vec<&[u32]> = parts.iter().map(|part| part.unwrap_or_default()).collect();
         match &mut self.place {
             Place::Host(exec, states) => {
                 let turns = parts.iter().zip(states).map(|(tokens, state)| Turn { tokens, state });
                 let logits = self.model.advance(exec, &mut turns.collect::<Vec<_>>(), Logits::Last)?;
                 let mut rows = logits.chunks_exact(self.model.config().vocab);
-                for (after, _) in self.after.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty()) {
+                for (after, _) in self.after.iter_mut().zip(&parts).filter(|(_, part)| !part.is_empty()) {
                     *after = After::new(rows.next().map(<[f32]>::to_vec));
                 }
             }
-            Place::Device(model, states) => {
+            Place::Device(model, states, _) => {
                 for ((part, state), after) in parts.iter().zip(states).zip(&mut self.after) {
                     *after = match part {
                         [] => continue,
@@ -102,6 +116,52 @@ impl<'m> Reader<'m> {
                     };
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Reads a token of each text that goes on, all at once on a GPU, and says whether there is nothing else to read. Texts that have ended lie among the others until
+    /// these are half.
+    fn read_together(&mut self, parts: &[Option<&[u32]>]) -> Result<bool> {
+        let going: Vec<usize> = (0..parts.len()).filter(|&text| parts[text].is_some()).collect();
+        if going.is_empty() {
+            return Ok(true);
+        }
+        let is_device = matches!(self.place, Place::Device(..)) && self.model.config().bytes_per_token() == 0;
+        if !is_device || going.len() < 2 || parts.iter().flatten().any(|part| part.len() != 1) {
+            return Ok(false);
+        }
+        if matches!(&self.place, Place::Device(.., Some(now)) if now.texts.len() >= 2 * going.len()) {
+            self.apart()?;
+        }
+        let Place::Device(model, states, together) = &mut self.place else { return Ok(false) };
+        let now = match together {
+            Some(now) => now,
+            None => {
+                let state = model.join(&going.iter().map(|&text| &states[text]).collect::<Vec<_>>())?;
+                together.insert(Together { state, texts: going })
+            }
+        };
+        let tokens: Vec<u32> = now.texts.iter().map(|&text| parts[text].map_or(0, |part| part[0])).collect();
+        let after: Vec<After> = match self.tokens_only {
+            true => model.steps_greedy(&tokens, &mut now.state)?.into_iter().map(After::MostLikely).collect(),
+            false => {
+                let logits = model.prefill(&tokens, &mut now.state)?;
+                logits.chunks_exact(self.model.config().vocab).map(|row| After::Logits(row.to_vec())).collect()
+            }
+        };
+        for (&text, after) in now.texts.iter().zip(after).filter(|(text, _)| parts[**text].is_some()) {
+            self.after[text] = after;
+        }
+        Ok(true)
+    }
+
+    /// Gives each text a state of its own.
+    fn apart(&mut self) -> Result<()> {
+        let Place::Device(_, states, together) = &mut self.place else { return Ok(()) };
+        let Some(Together { state, texts }) = together.take() else { return Ok(()) };
+        for (sequence, text) in texts.into_iter().enumerate() {
+            states[text] = state.part_of(sequence)?;
         }
         Ok(())
     }
@@ -118,9 +178,10 @@ impl<'m> Reader<'m> {
 
     /// Makes so many texts of the first one, each of which goes on by itself.
     pub(crate) fn branch(&mut self, texts: usize) -> Result<()> {
+        self.apart()?;
         match &mut self.place {
             Place::Host(_, states) => states.resize(texts, states[0].clone()),
-            Place::Device(model, states) => {
+            Place::Device(model, states, _) => {
                 let state = states[0].download(0)?;
                 while states.len() < texts {
                     states.push(model.upload(&state)?);
@@ -149,10 +210,11 @@ impl<'m> Reader<'m> {
     }
 
     /// Returns the model's state after a text.
-    pub(crate) fn snapshot(&self, text: usize) -> Result<Snapshot> {
+    pub(crate) fn snapshot(&mut self, text: usize) -> Result<Snapshot> {
+        self.apart()?;
         let state = match &self.place {
             Place::Host(_, states) => states[text].clone(),
-            Place::Device(_, states) => states[text].download(0)?,
+            Place::Device(_, states, _) => states[text].download(0)?,
         };
         let logits = match &self.after[text] {
             After::Logits(logits) => Some(logits.clone()),
@@ -163,9 +225,10 @@ impl<'m> Reader<'m> {
 
     /// Goes on with a text from another state.
     pub(crate) fn restore(&mut self, text: usize, from: Snapshot) -> Result<()> {
+        self.apart()?;
         match &mut self.place {
             Place::Host(_, states) => states[text] = from.state,
-            Place::Device(model, states) => states[text] = model.upload(&from.state)?,
+            Place::Device(model, states, _) => states[text] = model.upload(&from.state)?,
         }
         self.after[text] = After::new(from.logits);
         Ok(())
@@ -175,7 +238,10 @@ impl<'m> Reader<'m> {
     pub(crate) fn position(&self, text: usize) -> u64 {
         match &self.place {
             Place::Host(_, states) => states[text].position(),
-            Place::Device(_, states) => states[text].position(),
+            Place::Device(_, states, together) => {
+                let of = |now: &Together| Some(now.state.positions()[now.texts.iter().position(|&other| other == text)?]);
+                together.as_ref().and_then(of).unwrap_or_else(|| states[text].position())
+            }
         }
     }
 
@@ -189,7 +255,7 @@ impl<'m> Reader<'m> {
     pub(crate) fn bytes_per_step(&self) -> usize {
         match &self.place {
             Place::Host(..) => self.model.bytes_per_step(),
-            Place::Device(model, _) => model.bytes_per_step(),
+            Place::Device(model, ..) => model.bytes_per_step(),
         }
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
         let in_prompt = lanes.iter().any(|lane| lane.stage == Stage::Prompt);
         let parts = parts(lanes, in_prompt, reader.rows());
         reader.read(&parts)?;
-        let counts: Vec<_> = parts.iter().map(|part| part.len()).collect();
+        let counts: Vec<_> = parts.iter().map(|part| part.map_or(0, <[u32]>::len)).collect();
         for (lane, count) in lanes.iter_mut().zip(&counts) {
             lane.read += count;
             bar.inc(if lane.stage == Stage::Prompt { *count as u64 } else { 0 });
@@ -119,7 +119,7 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
     bar.finish_and_clear();
     // text that was written before an interruption is read, too
     let written = |lane: &Lane<'_>| matches!(lane.stage, Stage::Text | Stage::LastToken);
-    let parts: Vec<_> = lanes.iter().map(|lane| if written(lane) { lane.next(1) } else { &[] }).collect();
+    let parts: Vec<_> = lanes.iter().map(|lane| written(lane).then(|| lane.next(1))).collect();
     reader.read(&parts)?;
     lanes.iter_mut().try_for_each(|lane| lane.writer.finish())?;
     let unread = |lane: &Lane<'_>| if lane.stage == Stage::Prompt { lane.input.len() - lane.read } else { 0 };
@@ -128,11 +128,11 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
 
 /// What each text reads in a pass of so many rows: as long as there are prompts, these one behind the other, for a text takes many tokens in less time
 /// than many texts take one, and after them a token of each.
-fn parts<'l>(lanes: &'l [Lane<'_>], in_prompt: bool, mut rows: usize) -> Vec<&'l [u32]> {
+fn parts<'l>(lanes: &'l [Lane<'_>], in_prompt: bool, mut rows: usize) -> Vec<Option<&'l [u32]>> {
     let part = |lane: &'l Lane<'_>| {
         let part = if in_prompt && lane.stage != Stage::Prompt { &[] } else { lane.next(rows) };
         rows -= part.len();
-        part
+        (lane.stage != Stage::Done).then_some(part)
     };
     lanes.iter().map(part).collect()
 }
@@ -142,7 +142,7 @@ fn read_once(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], bar: &ProgressBar)
     let (begin, mut read) = (Instant::now(), 0);
     while read < lanes[0].input.len() && !interrupted() {
         let part = lanes[0].input[read..].iter().copied().take(reader.rows()).collect::<Vec<_>>();
-        reader.read(&[&part])?;
+        reader.read(&[Some(&part)])?;
         read += part.len();
         bar.inc((part.len() * lanes.len()) as u64);
     }

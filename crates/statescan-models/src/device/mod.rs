@@ -1,10 +1,11 @@
 //! [`DeviceModel`]: a language model on an NVIDIA GPU.
 //!
-//! Many rows go through the blocks as on the CPU, by products of cuBLASLt and the operations of statescan (`pass.rs`); one row is a recorded graph of a
-//! few kernels for each block (`step.rs`). Activations of many rows have the type of the weights, those of one row are f32, as the stream between
-//! blocks, convolutions, states and sums always are.
+//! Many rows go through the blocks as on the CPU, by products of cuBLASLt and the operations of statescan (`pass.rs`), which are recorded where each of several
+//! sequences has one row (`beside.rs`); one row is a recorded graph of a few kernels for each block (`step.rs`). Activations of many rows have the type of the weights,
+//! those of one row are f32, as the stream between blocks, convolutions, states and sums always are.
 
 mod backward;
+mod beside;
 mod gpu;
 mod pass;
 mod state;
@@ -18,7 +19,7 @@ use crate::mixer::Run;
 use crate::model::whole::{PassRooms, Whole};
 use crate::model::{Logits, Model};
 use crate::state::State;
-use crate::weight::first_not_finite;
+use beside::Beside;
 pub(crate) use gpu::Gpu;
 pub use state::DeviceState;
 use statescan::tensor::Tensor;
@@ -125,7 +126,18 @@ impl DeviceModel {
         DeviceState::upload(&self.shared, state)
     }
 
-    /// The logits after the last token of each sequence, (sequences, vocab). Tokens are (sequences, steps), as many for each sequence.
+    /// A state of several sequences, which are carried on together from then on: copies of states of one sequence each, whose positions may
+    /// differ. [`DeviceState::part_of`] is the way back.
+    ///
+    /// # Errors
+    /// States of another model, or of several sequences; a model that keeps something of every token; a device without room.
+    pub fn join(&self, states: &[&DeviceState]) -> Result<DeviceState> {
+        states.iter().try_for_each(|state| state.check_single(&self.shared))?;
+        DeviceState::join(&self.shared, states)
+    }
+
+    /// The logits after the last token of each sequence, (sequences, vocab). Tokens are (sequences, steps), as many for each sequence. One token of each of
+    /// several sequences is one launch of a graph, unless a model keeps something of every token.
     ///
     /// # Errors
     /// Tokens beyond the vocabulary, none, or not as many for each sequence; a state of another model: no state has changed then. Results that are NaN
@@ -152,11 +164,7 @@ impl DeviceModel {
     /// As [`DeviceModel::prefill`]; a state of several sequences.
     pub fn step(&self, token: u32, state: &mut DeviceState) -> Result<Vec<f32>> {
         let logits = self.shared.step(token, state)?.logits(&self.shared.exec)?;
-        let logits = self.shared.scaled(logits);
-        match first_not_finite(&logits) {
-            None => Ok(logits),
-            Some(at) => Err(self.shared.overflow(state, logits[at])),
-        }
+        self.shared.finite(self.shared.scaled(logits), state)
     }
 
     /// The most likely token after one more token, the first one of equals: as [`DeviceModel::step`], but the logits stay on the device.
@@ -167,5 +175,21 @@ impl DeviceModel {
         let token = self.shared.step(token, state)?.most_likely()?;
         // the device answers none where logits are not finite
         token.ok_or_else(|| self.shared.overflow(state, f32::NAN))
+    }
+
+    /// The most likely token after one more token of each sequence of a state, the first one of equals: one launch of a graph, and the logits stay on the device.
+    ///
+    /// # Errors
+    /// As [`DeviceModel::prefill`]; more or fewer tokens than sequences; several sequences of a model that keeps something of every token.
+    pub fn steps_greedy(&self, tokens: &[u32], state: &mut DeviceState) -> Result<Vec<u32>> {
+        if let ([token], 1) = (tokens, state.sequences()) {
+            return Ok(vec![self.step_greedy(*token, state)?]);
+        }
+        state.check_size()?;
+        if self.shared.check_tokens(tokens, state)? != 1 {
+            return Err(Error::Uneven { tokens: tokens.len(), sequences: state.sequences() });
+        }
+        let tokens = self.shared.beside(tokens, state, Beside::most_likely)?;
+        tokens.ok_or_else(|| self.shared.overflow(state, f32::NAN))
     }
 }

@@ -1,5 +1,6 @@
 //! Many rows through the blocks: as many steps of each sequence of a state.
 
+use super::beside::Beside;
 use super::state::DeviceState;
 use super::{Shared, lock};
 use crate::error::{Error, Result};
@@ -19,13 +20,11 @@ const LOGITS: usize = 1024;
 impl Shared {
     /// Carries the sequences of a state on by tokens, (sequences, steps), and gives logits: after the last step of each sequence, or after every step.
     pub(super) fn advance(&self, tokens: &[u32], state: &mut DeviceState, logits: Logits) -> Result<Vec<f32>> {
-        state.check(self)?;
-        self.config.check_tokens(tokens)?;
-        let sequences = state.sequences();
-        if sequences == 0 || !tokens.len().is_multiple_of(sequences) {
-            return Err(Error::Uneven { tokens: tokens.len(), sequences });
+        let (sequences, length, mut out) = (state.sequences(), self.check_tokens(tokens, state)?, Vec::new());
+        if length == 1 && (2..=ROWS).contains(&sequences) && !state.grows() {
+            let logits = self.beside(tokens, state, Beside::logits)?;
+            return self.finite(self.scaled(logits), state);
         }
-        let (length, mut out) = (tokens.len() / sequences, Vec::new());
         let most = (ROWS / sequences).max(1);
         for from in (0..length).step_by(most) {
             let steps = Steps { sequences, steps: most.min(length - from) };
@@ -56,17 +55,33 @@ impl Shared {
             // nothing is kept of a pass that failed
             self.exec.synchronize()?;
             state.current = 1 - state.current;
-            state.position += steps.steps as u64;
+            state.count(steps.steps);
         }
-        match first_not_finite(&out) {
-            None => Ok(out),
-            Some(at) => Err(self.overflow(state, out[at])),
+        self.finite(out, state)
+    }
+
+    /// Checks tokens, (sequences, steps), for the sequences of a state, and gives the number of steps.
+    pub(super) fn check_tokens(&self, tokens: &[u32], state: &DeviceState) -> Result<usize> {
+        state.check(self)?;
+        self.config.check_tokens(tokens)?;
+        let sequences = state.sequences();
+        match sequences > 0 && tokens.len().is_multiple_of(sequences) {
+            true => Ok(tokens.len() / sequences),
+            false => Err(Error::Uneven { tokens: tokens.len(), sequences }),
+        }
+    }
+
+    /// Logits, or which part of the model gave one that is not finite.
+    pub(super) fn finite(&self, logits: Vec<f32>, state: &DeviceState) -> Result<Vec<f32>> {
+        match first_not_finite(&logits) {
+            None => Ok(logits),
+            Some(at) => Err(self.overflow(state, logits[at])),
         }
     }
 
     /// Which part of the last pass gave a number that is not finite.
     pub(super) fn overflow(&self, state: &DeviceState, got: f32) -> Error {
-        let step = state.position.saturating_sub(1);
+        let step = state.position().saturating_sub(1);
         for sequence in 0..state.sequences() {
             match state.download(sequence).map(|state| state.first_not_finite()) {
                 Ok(None) => {}
@@ -91,7 +106,7 @@ impl Shared {
     }
 
     /// The stream after the last block, and states on the other side.
-    fn blocks(&self, steps: Steps, tokens: &Tensor, state: &mut DeviceState, rooms: &mut PassRooms) -> Result<()> {
+    pub(super) fn blocks(&self, steps: Steps, tokens: &Tensor, state: &mut DeviceState, rooms: &mut PassRooms) -> Result<()> {
         let (rows, PassRooms { stream, block, added }) = (steps.rows(), rooms);
         let factor = self.config.scales.embedding;
         embedding(&self.exec, self.weights.embedding.view(), tokens.view(), factor, &mut stream.of_mut(rows))?;

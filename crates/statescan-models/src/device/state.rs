@@ -1,6 +1,7 @@
 //! [`DeviceState`]: what a model remembers of the tokens it has read, on the device.
 
 use super::Shared;
+use super::beside::Beside;
 use crate::error::{Error, Result};
 use crate::kernels::hybrid::cast;
 use crate::mixer::{Part, Steps};
@@ -16,6 +17,7 @@ use std::sync::Arc;
 pub struct DeviceState {
     /// First, for a graph uses the memory below.
     pub(super) graphs: [Option<Graph>; 2],
+    pub(super) beside: Option<Beside>,
     pub(super) shared: Arc<Shared>,
     /// States of one size, and room for those after the next pass.
     sides: [Layers; 2],
@@ -23,8 +25,8 @@ pub struct DeviceState {
     grown: Layers,
     room: usize,
     pub(super) current: usize,
-    sequences: usize,
-    pub(super) position: u64,
+    /// Tokens that each sequence has read.
+    pub(super) positions: Vec<u64>,
 }
 
 /// The states of each layer, (sequences, rows, columns), in the order in which its kind has them. States of a kind all grow, or none does.
@@ -50,7 +52,16 @@ impl DeviceState {
         let sides = [zeros(shared, sequences, None)?, zeros(shared, sequences, None)?];
         let (room, shared) = (TOKENS, shared.clone());
         let grown = zeros(&shared, sequences, Some(room))?;
-        Ok(DeviceState { graphs: [None, None], shared, sides, grown, room, current: 0, sequences, position: 0 })
+        Ok(DeviceState {
+            graphs: [None, None],
+            beside: None,
+            shared,
+            sides,
+            grown,
+            room,
+            current: 0,
+            positions: vec![0; sequences],
+        })
     }
 
     pub(super) fn upload(shared: &Arc<Shared>, state: &State) -> Result<Self> {
@@ -63,18 +74,53 @@ impl DeviceState {
                 tensor.write(&numbers)?;
             }
         }
-        new.position = state.position;
+        new.positions = vec![state.position];
         Ok(new)
+    }
+
+    /// States of one sequence each as one of all.
+    pub(super) fn join(shared: &Arc<Shared>, states: &[&DeviceState]) -> Result<Self> {
+        let mut all = Self::new(shared, states.len())?;
+        all.check_size()?;
+        for (sequence, state) in states.iter().enumerate() {
+            for (from, to) in state.sides[state.current].iter().flatten().zip(all.sides[0].iter_mut().flatten()) {
+                cast(&shared.exec, from.view().index(0, 0), &mut to.view_mut().index(0, sequence))?;
+            }
+            all.positions[sequence] = state.positions[0];
+        }
+        Ok(all)
+    }
+
+    /// A copy of the state of one of the sequences, to go on with by itself.
+    ///
+    /// # Errors
+    /// A model that keeps something of every token; a device without room.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn part_of(&self, sequence: usize) -> Result<Self> {
+        self.check_size()?;
+        let mut part = Self::new(&self.shared, 1)?;
+        for (from, to) in self.sides[self.current].iter().flatten().zip(part.sides[0].iter_mut().flatten()) {
+            cast(&self.shared.exec, from.view().index(0, sequence), &mut to.view_mut().index(0, 0))?;
+        }
+        part.positions = vec![self.positions[sequence]];
+        Ok(part)
     }
 
     /// Number of sequences that are carried on together.
     pub fn sequences(&self) -> usize {
-        self.sequences
+        self.positions.len()
+    }
+
+    /// Number of tokens that the sequences have read: those of the furthest, where [`DeviceModel::join`](super::DeviceModel::join) put some beside each other.
+    pub fn position(&self) -> u64 {
+        self.positions.iter().copied().max().unwrap_or_default()
     }
 
     /// Number of tokens that each sequence has read.
-    pub fn position(&self) -> u64 {
-        self.position
+    pub fn positions(&self) -> &[u64] {
+        &self.positions
     }
 
     /// The state of one of the sequences as a value on the host.
@@ -85,15 +131,16 @@ impl DeviceState {
     /// # Panics
     /// If there is no such sequence.
     pub fn download(&self, sequence: usize) -> Result<State> {
-        assert!(sequence < self.sequences, "there are {} sequences", self.sequences);
-        let (config, position) = (&self.shared.config, self.position as usize);
-        let mut state = State { position: self.position, ..State::new(config) };
+        let sequences = self.sequences();
+        assert!(sequence < sequences, "there are {sequences} sequences");
+        let (config, position) = (&self.shared.config, self.positions[sequence]);
+        let mut state = State { position, ..State::new(config) };
         for (layer, to) in state.layers.iter_mut().enumerate() {
             let tensors = self.sides[self.current][layer].iter().chain(&self.grown[layer]);
             let shapes = config.layers[layer].states(config);
             for (at, (tensor, shape)) in tensors.zip(&shapes).enumerate() {
-                let (all, len) = (tensor.to_vec::<f32>()?, shape.after(position).iter().product::<usize>());
-                to.set(at, shape, &all[all.len() / self.sequences * sequence..][..len]);
+                let (all, len) = (tensor.to_vec::<f32>()?, shape.after(position as usize).iter().product::<usize>());
+                to.set(at, shape, &all[all.len() / sequences * sequence..][..len]);
             }
         }
         Ok(state)
@@ -104,11 +151,11 @@ impl DeviceState {
     /// # Errors
     /// A device without room.
     pub fn duplicate(&self) -> Result<Self> {
-        let mut copy = Self::new(&self.shared, self.sequences)?;
+        let mut copy = Self::new(&self.shared, self.sequences())?;
         let tensor = |state: &Tensor| Ok(state.to(&self.shared.exec)?);
         let copied = |layers: &Layers| layers.iter().map(|layer| layer.iter().map(tensor).collect()).collect::<Result<_>>();
         (copy.sides[0], copy.grown, copy.room) = (copied(&self.sides[self.current])?, copied(&self.grown)?, self.room);
-        copy.position = self.position;
+        copy.positions = self.positions.clone();
         Ok(copy)
     }
 
@@ -117,9 +164,16 @@ impl DeviceState {
         self.grown.iter().any(|layer| !layer.is_empty())
     }
 
+    /// Refuses states that grow, of which those of different lengths are not one tensor.
+    pub(super) fn check_size(&self) -> Result<()> {
+        let why = "the model keeps something of every token, and states of different lengths are not one tensor";
+        let refused = statescan::Error::Unavailable { what: "a state of several texts", why };
+        if self.grows() { Err(refused.into()) } else { Ok(()) }
+    }
+
     /// Makes room for so many tokens more.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
-        let tokens = (self.position as usize).saturating_add(more);
+        let tokens = (self.position() as usize).saturating_add(more);
         if !self.grows() || tokens <= self.room {
             return Ok(());
         }
@@ -128,11 +182,11 @@ impl DeviceState {
 
     /// Room for so many tokens, and the states of those that were read. Steps are recorded anew, for other memory.
     fn make_room(&mut self, tokens: usize) -> Result<()> {
-        let (Shared { exec, .. }, read) = (&*self.shared, self.position as usize);
+        let (Shared { exec, .. }, read) = (&*self.shared, self.position() as usize);
         let room = tokens.max(1).next_multiple_of(TOKENS);
-        let mut grown = zeros(&self.shared, self.sequences, Some(room))?;
+        let mut grown = zeros(&self.shared, self.sequences(), Some(room))?;
         for (from, to) in self.grown.iter().flatten().zip(grown.iter_mut().flatten()).filter(|_| read > 0) {
-            for sequence in 0..self.sequences {
+            for sequence in 0..self.sequences() {
                 let from = from.view().index(0, sequence).slice(0, 0..read);
                 cast(exec, from, &mut to.view_mut().index(0, sequence).slice(0, 0..read))?;
             }
@@ -142,9 +196,14 @@ impl DeviceState {
         Ok(())
     }
 
+    /// Counts tokens that every sequence has read.
+    pub(super) fn count(&mut self, tokens: usize) {
+        self.positions.iter_mut().for_each(|position| *position += tokens as u64);
+    }
+
     /// The rows of a pass through a layer, with its states, and room for them on the other side.
     pub(super) fn part(&mut self, steps: Steps, layer: usize) -> Part<'_> {
-        let (position, [first, second]) = (self.position as usize, &mut self.sides);
+        let (position, [first, second]) = (self.position() as usize, &mut self.sides);
         let (from, to) = if self.current == 0 { (first, second) } else { (second, first) };
         let states = from[layer].iter().zip(&mut to[layer]).map(|(from, to)| Some((from.view(), to.view_mut())));
         let tokens = (position + steps.steps).next_multiple_of(TOKENS);
@@ -169,7 +228,7 @@ impl DeviceState {
     /// Refuses states of several sequences too.
     pub(super) fn check_single(&self, shared: &Shared) -> Result<()> {
         self.check(shared)?;
-        match self.sequences {
+        match self.sequences() {
             1 => Ok(()),
             got => Err(Error::Sequences { got }),
         }

@@ -78,11 +78,11 @@ impl Shared {
         let mut step = lock(&self.step);
         let at = state.current;
         if state.graphs[at].is_none() {
-            let graph = self.graph(&mut step, state)?;
+            let graph = self.recorded(|| self.record(&mut step, state))?;
             state.graphs[at] = Some(graph);
         }
         if state.grows() {
-            set_token(&self.exec, &mut step.position.view_mut(), state.position as i32)?;
+            set_token(&self.exec, &mut step.position.view_mut(), state.position() as i32)?;
         }
         if step.known.take() != Some(token) {
             set_token(&self.exec, &mut step.token.view_mut(), token as i32)?;
@@ -90,20 +90,20 @@ impl Shared {
         let graph = state.graphs[at].as_ref().expect("recorded above");
         // SAFETY: the graph uses this state's memory, and the weights and the step's room of a model that the state keeps alive; both are borrowed.
         unsafe { graph.launch()? };
-        state.position += 1;
+        state.count(1);
         Ok(step)
     }
 
     /// Records the graph of a step. Other threads' work on the device may end a recording; nothing of it has run, so it begins
     /// again.
-    fn graph(&self, step: &mut Step, state: &mut DeviceState) -> Result<Graph> {
+    pub(super) fn recorded(&self, mut calls: impl FnMut() -> Result<()>) -> Result<Graph> {
         for _ in 1..RECORDINGS {
-            match Graph::record(&self.exec, || self.record(step, state)) {
+            match Graph::record(&self.exec, &mut calls) {
                 Err(Error::Compute(statescan::Error::Cuda { code: INVALIDATED, .. })) => {}
                 made => return made,
             }
         }
-        Graph::record(&self.exec, || self.record(step, state))
+        Graph::record(&self.exec, calls)
     }
 
     fn record(&self, step: &mut Step, state: &mut DeviceState) -> Result<()> {

@@ -151,6 +151,62 @@ fn sequences_together_are_as_alone_and_calls_repeat_their_bits() {
 }
 
 #[test]
+fn texts_at_different_positions_take_a_token_each_at_once() {
+    let Some(exec) = gpu() else { return };
+    for (kind, host) in common::FAMILIES.map(|kind| (kind, Folder::of(kind).model())) {
+        let model = DeviceModel::new(&exec, &host, None).unwrap();
+        let tokens = common::tokens(60, 30);
+        let read = |len: &usize| {
+            let mut state = model.state(1).unwrap();
+            model.prefill(&tokens[..*len], &mut state).unwrap();
+            state
+        };
+        let mut alone: Vec<_> = [7, 1, 20].iter().map(read).collect();
+        let joined = model.join(&alone.iter().collect::<Vec<_>>());
+        if host.config().bytes_per_token() > 0 {
+            let error = joined.expect_err("it keeps something of every token").to_string();
+            assert!(error.contains("keeps something of every token"), "{error}");
+            continue;
+        }
+        let (mut together, mut again) = (joined.unwrap(), model.join(&alone.iter().collect::<Vec<_>>()).unwrap());
+        // passes that are recorded, and those that were
+        for (step, tokens) in tokens[30..].chunks_exact(3).take(6).enumerate() {
+            let logits = model.prefill(tokens, &mut together).unwrap();
+            assert_eq!(common::bits(&logits), common::bits(&model.prefill(tokens, &mut again).unwrap()), "{kind}, step {step}");
+            for ((state, token), logits) in alone.iter_mut().zip(tokens).zip(logits.chunks(30)) {
+                let worst = off(&model.step(*token, state).unwrap(), logits);
+                assert!(worst <= 2e-5, "{kind}, step {step}: {worst:e}");
+            }
+        }
+        assert_eq!((together.position(), together.positions()), (26, &[13, 7, 26][..]));
+        assert_eq!(together.download(1).unwrap().position(), 7);
+        // the most likely tokens, found on the device
+        let parts = [0, 1].map(|text| together.part_of(text).unwrap());
+        let [mut found, mut expected] = [(); 2].map(|()| model.join(&parts.each_ref()).unwrap());
+        let mut next = vec![3, 4];
+        for step in 0..5 {
+            let logits = model.prefill(&next, &mut expected).unwrap();
+            let most_likely: Vec<u32> = logits.chunks(30).map(|row| Sampler::greedy().draw(row).unwrap()).collect();
+            next = model.steps_greedy(&next, &mut found).unwrap();
+            assert_eq!(next, most_likely, "{kind}, step {step}");
+        }
+        assert_eq!(found.positions(), [18, 12]);
+        for wrong in [&[1][..], &[1, 2, 3], &[1, 2, 3, 4], &[1, 30]] {
+            assert!(model.steps_greedy(wrong, &mut found).is_err(), "{wrong:?}");
+        }
+        // a prompt of each, and a text that goes on by itself
+        model.prefill(&tokens[..30], &mut together).unwrap();
+        for (i, (state, part)) in alone.iter_mut().zip(tokens[..30].chunks(10)).enumerate() {
+            model.prefill(part, state).unwrap();
+            let mut apart = together.part_of(i).unwrap();
+            assert_eq!(apart.position(), state.position());
+            let (got, expected) = (model.step(5, &mut apart).unwrap(), model.step(5, state).unwrap());
+            assert!(off(&got, &expected) <= 2e-5, "{kind}, text {i}");
+        }
+    }
+}
+
+#[test]
 fn what_hybrids_keep_of_every_token_gets_more_room() {
     let (Some(exec), cpu) = (gpu(), Exec::cpu(0)) else { return };
     for family in ["bamba", "granitemoehybrid"] {
