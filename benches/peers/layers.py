@@ -129,12 +129,14 @@ def row(words, runs, held=None):
     return found if held is None else {**found, "mib": memory}
 
 
-def measure(name, origins):
+def measure(name, origins, graphs):
     """Two rows of a layer."""
     kind, shape, options = ROWS[name]
     generator = torch.Generator("cuda").manual_seed(0)
     x, dy = (torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     modules = layers(kind, shape[-1], options, origins)
+    if graphs:
+        modules = [torch.cuda.make_graphed_callables(layer, (torch.zeros_like(x, requires_grad=True),)) for layer in modules]
     sides = [passes(layer, x.requires_grad_(), dy) for layer in modules]
     # kernels are compiled and tuned by the first calls
     found = [both() for _, both in sides for _ in range(2)][1::2]
@@ -162,8 +164,8 @@ def training(model, tokens):
     return step
 
 
-def measure_model(name, origins):
-    """A row of a model: one side after the other, since their memory is large."""
+def measure_model(name, origins, graphs):
+    """A row of a model, without graphs: one side after the other, since their memory is large."""
     kind, shape = MODELS[name]
     generator = torch.Generator("cuda").manual_seed(0)
     tokens = torch.randint(VOCABULARY, shape, generator=generator, device="cuda")
@@ -193,6 +195,7 @@ def main():
     names = [*ROWS, *MODELS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW", help="; ".join(names))
+    parser.add_argument("--graphs", action="store_true", help="run layers by PyTorch's CUDA graphs (`make_graphed_callables`)")
     parser.add_argument("--json", metavar="FILE", help="to write the rows to, for benches/figures/speed.py")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -201,7 +204,7 @@ def main():
     print(f"{card}, PyTorch {torch.__version__}, bf16; milliseconds of theirs and of ours, and their ratio; most MiB of each")
     command, rows = " ".join(["python", *sys.argv]), []
     for name in args.rows:
-        for found in (measure if name in ROWS else measure_model)(name, origins):
+        for found in (measure if name in ROWS else measure_model)(name, origins, args.graphs):
             rows.append({**found, "card": card, "command": command})
             print(line(found), flush=True)
         torch.cuda.empty_cache()

@@ -1,5 +1,6 @@
 """The same calls on a GPU: results, gradients, and what PyTorch and CuPy do with them there."""
 
+import copy
 import importlib
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import statescan
 import statescan.compat
 from cases import CASES, Case, Random, delta, results
+from statescan import nn
 from statescan.compat import fla, mamba_ssm
 from test_results import TOLERANCE, assert_close, gradients
 
@@ -203,6 +205,19 @@ def test_graph(name):
     graph.replay()
     for got, expected in zip(recorded, step(), strict=True):
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", ["Mamba", "Mamba2"])
+def test_a_layer_in_graphs(kind):
+    """PyTorch's `make_graphed_callables` records both passes: the same bits, for other inputs, too."""
+    layer = getattr(nn, kind)(64, device="cuda")
+    x, other = torch.randn(2, 2, 77, 64, device="cuda")
+    graphed = torch.cuda.make_graphed_callables(copy.deepcopy(layer), (x.clone().requires_grad_(),))
+    for inputs in (other, x):
+        inputs = inputs.clone().requires_grad_()
+        found = [(y := graphed(inputs)), *torch.autograd.grad(y.square().sum(), [inputs, *graphed.parameters()])]
+        expected = [(y := layer(inputs)), *torch.autograd.grad(y.square().sum(), [inputs, *layer.parameters()])]
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @one_each
