@@ -21,7 +21,7 @@ class Immutable(Array, Protocol):
 
 
 class Context(Protocol):
-    """What `statescan.distributed.context` makes."""
+    """A context that `statescan.distributed.context` makes."""
 
     rank: int
     ranks: int
@@ -43,7 +43,7 @@ Out: TypeAlias = Array | tuple[Array | None, Array | None] | None
 
 
 class Cache(Protocol):
-    """What layers take as `inference_params`: states by the numbers of layers, and how many steps they have seen."""
+    """The states that layers take as `inference_params`: states by the numbers of layers, and how many steps they have seen."""
 
     key_value_memory_dict: dict[Any, Any]
     seqlen_offset: int

@@ -1,4 +1,4 @@
-"""What layers of Mamba and Mamba-2 do behind their first projection, on JAX arrays.
+"""Functions that compute layers of Mamba and Mamba-2 behind their first projection, on JAX arrays.
 
 The functions are those that the layers of `statescan.nn` are made of, composed of the operations' primitives and of products of
 XLA's: `jit`, `grad`, `vmap` and whatever JAX makes of functions work on them. Weights have the shapes of `mamba_ssm`'s
@@ -70,7 +70,7 @@ def mamba_inner(
     A_log: bool = False,
     eps: float = 1e-6,
 ) -> tuple[jax.Array, jax.Array]:
-    """What a Mamba layer does behind its first projection: a convolution with SiLU, projections to step sizes and maps, the
+    """Computes a Mamba layer behind its first projection: a convolution with SiLU, projections to step sizes and maps, the
     selective scan with its gate, and the last projection.
 
     Args:
@@ -148,7 +148,7 @@ def mamba2_inner(
     norm_before_gate: bool = False,
     A_log: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """What a Mamba-2 layer does behind its first projection: a convolution, SSD, the gated norm, the gated unit beside them, and
+    """Computes a Mamba-2 layer behind its first projection: a convolution, SSD, the gated norm, the gated unit beside them, and
     the last projection.
 
     Args:

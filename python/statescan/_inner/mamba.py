@@ -50,7 +50,7 @@ _CALL = differentiable(MAMBA)
 
 
 def mamba_inner(xz, weights, maps=(None,) * 7, dt_softplus=True, A_log=False, eps=1e-6, context=None):
-    """What a Mamba layer does behind its first projection.
+    """Computes a Mamba layer behind its first projection.
 
     Args:
         xz: (batch, seqlen, 2 dim), the input and the gate; of the type of all projections' weights.

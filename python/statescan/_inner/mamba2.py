@@ -60,7 +60,7 @@ _DEFAULTS = tuple((name.split()[-1], default) for name, default in MAMBA2.option
 
 
 def mamba2_inner(zxbcdt, weights, initial_states=None, seq_idx=None, context=None, **options):
-    """What a Mamba-2 layer does behind its first projection.
+    """Computes a Mamba-2 layer behind its first projection.
 
     Args:
         zxbcdt: (batch, seqlen, 2 unit + dim + convolved + nheads).

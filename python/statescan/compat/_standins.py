@@ -127,8 +127,8 @@ _BEFORE_BROKEN = _BeforeBroken()
 
 
 class Installation:
-    """What a call of `install` has done. As a context manager, or by `undo`, it is put back; what other calls want stays until
-    theirs is, too."""
+    """Records what a call of `install` has done. As a context manager, or by `undo`, it is put back; what other calls want
+    stays until theirs is, too."""
 
     def __init__(self, replace: bool) -> None:
         self.replace = replace
@@ -216,15 +216,15 @@ _CURE = "call it before the first import of a model, in a new process"
 
 
 class Report(dict[str, str]):
-    """What runs on what: words by the full names of functions and layers. It is printed one a line."""
+    """Tells what runs on what: words by the full names of functions and layers. It is printed one a line."""
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {words}" for name, words in self.items())
 
 
 def report() -> Report:
-    """What functions and layers of `mamba_ssm`, `causal_conv1d`, `lrnnx` and `nkilib` run on, and models of `transformers` that
-    look for them: if they are imported, or once they are; and what was imported too early.
+    """Tells what functions and layers of `mamba_ssm`, `causal_conv1d`, `lrnnx` and `nkilib` run on, and models of `transformers`
+    that look for them: if they are imported, or once they are; and what was imported too early.
 
     Examples:
         >>> with install():

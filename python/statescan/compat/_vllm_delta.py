@@ -95,7 +95,7 @@ def fused_recurrent_kda(
     ssm_state_indices: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The same as `fused_recurrent_gated_delta_rule` with g of (batch, tokens, value_heads, key_width)."""
+    """Computes what `fused_recurrent_gated_delta_rule` does, with g of (batch, tokens, value_heads, key_width)."""
     serving.refuse("fused_recurrent_kda", **kwargs)
     return _decode(
         "fused_recurrent_kda",

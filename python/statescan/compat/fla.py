@@ -151,7 +151,7 @@ def fused_recurrent_gated_delta_rule(
     seq_idx: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same as `chunk_gated_delta_rule`, with gradients too; `gk` is a logarithm for every key channel."""
+    """Computes what `chunk_gated_delta_rule` does, with gradients too; `gk` is a logarithm for every key channel."""
     if gk is not None and use_gate_in_kernel:
         raise NotImplementedError("fused_recurrent_gated_delta_rule of statescan has no `gk` beside a raw gate")
     if gk is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass
 class InferenceParams:
-    """What layers keep between calls: their states by their numbers, and how many steps they have seen."""
+    """Holds what layers keep between calls: their states by their numbers, and how many steps they have seen."""
 
     max_seqlen: int
     max_batch_size: int

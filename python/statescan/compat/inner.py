@@ -1,4 +1,4 @@
-"""What a Mamba layer does behind its first projection: the functions of `mamba_ssm`, and of its forks for two directions."""
+"""Functions that compute a Mamba layer behind its first projection: those of `mamba_ssm`, and of its forks for two directions."""
 
 from torch import Tensor
 from torch.nn.functional import linear
@@ -34,7 +34,7 @@ def mamba_inner_fn(
     *,
     context: Context | None = None,
 ) -> Tensor:
-    """What a Mamba layer does between its first projection and the residual stream.
+    """Computes a Mamba layer between its first projection and the residual stream.
 
     Args:
         xz: (batch, 2 dim, seqlen), the input and the gate.

@@ -53,7 +53,7 @@ def rglru_inner_fn(
     gate: Tensor,
     c: float = 8.0,
 ) -> Tensor:
-    """What an RG-LRU layer does behind its first projections: convolution, gates, scan, and the last projection.
+    """Computes an RG-LRU layer behind its first projections: convolution, gates, scan, and the last projection.
 
     Args:
         x: (batch, dim, seqlen).

@@ -231,7 +231,7 @@ def mamba_split_conv1d_scan_combined(
     *,
     context: Context | None = None,
 ) -> Any:
-    """What a Mamba-2 layer does after its first projection.
+    """Computes a Mamba-2 layer after its first projection.
 
     Args:
         zxbcdt: (batch, seqlen, 2 mlp + 2 dim + 2 ngroups dstate + nheads), dim being nheads * headdim; the first 2 mlp channels,

@@ -86,7 +86,7 @@ def _control(group):
 
 
 def context(group: distributed.ProcessGroup | None = None) -> Context:
-    """What makes a call one of a group's: an argument of the scans and of the convolution. See this module.
+    """Makes a call one of a group's: an argument of the scans and of the convolution. See this module.
 
     Every rank of the group calls this; a second call gives the same context. Groups of gloo and of NCCL will do. Beside NCCL this
     makes a group of gloo. Shapes of a call are compared through memory that the ranks of one host share, through gloo otherwise.

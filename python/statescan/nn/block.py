@@ -46,5 +46,5 @@ class S5Block(nn.Module):
         return x + self.dropout(y * torch.sigmoid(self.gate(y)))
 
     def cache(self, batch_size: int, dtype: torch.dtype | None = None) -> Cache:
-        """That of its layer."""
+        """Makes the cache of its layer."""
         return self.s5.cache(batch_size, dtype)

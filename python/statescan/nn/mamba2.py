@@ -369,7 +369,7 @@ class Mamba2(nn.Module):
         return torch.cat([last_inputs(old, part, self.d_conv) for old, part in zip(befores, parts)])
 
     def cache(self, batch_size: int, dtype: torch.dtype | None = None) -> Cache:
-        """What sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
+        """Makes the cache that sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
         only_forwards(self, "a cache")
         return Cache(self.allocate_inference_cache(batch_size, 0, dtype))
 

@@ -213,7 +213,7 @@ class Mamba3(nn.Module):
         return out[:, 0] if flat else out, *states
 
     def cache(self, batch_size: int, dtype: torch.dtype | None = None) -> Cache:
-        """What sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
+        """Makes the cache that sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
         return Cache(self.allocate_inference_cache(batch_size, 0, dtype=dtype))
 
     def allocate_inference_cache(

@@ -233,7 +233,7 @@ class S5(nn.Module):
         return y.unsqueeze(1).to(x.dtype)
 
     def cache(self, batch_size: int, dtype: torch.dtype | None = None) -> Cache:
-        """What sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
+        """Makes the cache that sequences go on from: ``layer(x, cache)`` takes a prompt, and then one step or many at a time."""
         only_forwards(self, "a cache")
         return Cache((self.allocate_inference_cache(batch_size, 0, dtype)["ssm_state"],))
 
