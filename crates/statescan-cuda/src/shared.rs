@@ -7,6 +7,7 @@ use super::Config;
 pub struct SharedMemory {
     places: Vec<(&'static str, usize)>,
     len: usize,
+    beside: Option<usize>,
 }
 
 impl SharedMemory {
@@ -29,7 +30,23 @@ impl SharedMemory {
         SharedMemory { len: self.len.max(bytes), ..self }
     }
 
-    /// The length of the whole in bytes.
+    /// Leaves so many bytes beside the arrays for what the kernel declares itself: the constant `STATIC`, which tests that compile the kernel compare with
+    /// what the compiler says.
+    pub fn beside(self, bytes: usize) -> Self {
+        SharedMemory { beside: Some(bytes), ..self }
+    }
+
+    /// The bytes that are left beside the arrays.
+    pub fn beside_len(&self) -> usize {
+        self.beside.unwrap_or(0)
+    }
+
+    /// The length of all arrays and of what lies beside them.
+    pub fn whole_len(&self) -> usize {
+        self.len + self.beside_len()
+    }
+
+    /// The length of all arrays in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -43,7 +60,11 @@ impl SharedMemory {
 impl Config {
     /// The constants of a layout of shared memory.
     pub fn shared(self, memory: &SharedMemory) -> Self {
-        memory.places.iter().fold(self, |config, &(name, place)| config.int(name, place))
+        let config = memory.places.iter().fold(self, |config, &(name, place)| config.int(name, place));
+        match memory.beside {
+            Some(bytes) => config.int("STATIC", bytes),
+            None => config,
+        }
     }
 }
 

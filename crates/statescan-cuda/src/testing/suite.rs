@@ -13,7 +13,8 @@ const SHARED: usize = 99 << 10;
 /// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
 const LONGEST: usize = 160 << 10;
 
-/// The kernels that a test compiles: no warning, no spill, not too long. A configuration is compiled for one of its
+/// The kernels that a test compiles: no warning, no spill, not too long, and no more shared memory of their own than the constant
+/// `STATIC` says where a configuration has it ([`SharedMemory::beside`](crate::SharedMemory::beside)). A configuration is compiled for one of its
 /// architectures, the one that has met the fewest of its constants. It is left out where nothing of it is new: where some
 /// architecture has met each constant, and each of its own has compiled the kernel. So every type, flag and size is met
 /// somewhere, and every architecture has met much of them. `STATESCAN_FEW_KERNELS` asks for less: `once` compiles each kernel
@@ -168,6 +169,13 @@ impl Job {
         if spills || log.contains("warning") || log.contains("(C75") {
             return Err(log);
         }
+        let own = log.split(" bytes smem").next().filter(|before| before.len() < log.len());
+        let own: usize = own.and_then(|before| before.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
+        let said =
+            self.config.lines().find_map(|line| line.strip_prefix("constexpr int STATIC = ")?.strip_suffix(';')?.parse().ok());
+        if said.is_some_and(|said: usize| own > said) {
+            return Err(format!("{own} bytes of shared memory of its own, where its plan leaves {said:?}"));
+        }
         if std::env::var_os("STATESCAN_SHOW_REGISTERS").is_some() {
             println!("{} {} {}", self.kernel, self.architecture, log.lines().find(|l| l.contains("registers")).unwrap_or(""));
         }
@@ -211,6 +219,18 @@ mod tests {
             ("int of[STEPS];", vec!["STEPS in rows.cuh"]),
         ] {
             assert_eq!(undeclared(&[tiles, Header::new("rows.cuh", text)], &config), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn shared_memory_of_its_own_is_what_the_plan_leaves() {
+        let text = "extern \"C\" __global__ void holds(const __grid_constant__ Nothing p) {\n  __shared__ f32 some[256];\n  some[threadIdx.x] = 1.f;\n  __syncthreads();\n  if (some[p.count] == 2.f) asm volatile(\"trap;\");\n}\n";
+        let program = Program::<Nothing>::new("holds", &[COMMON], text);
+        for (bytes, passes) in [(1024, true), (1023, false)] {
+            let Some(mut suite) = Suite::new() else { return };
+            suite.add(&program, &Config::default().int("STATIC", bytes), 0);
+            let compiled = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| suite.compile()));
+            assert_eq!(compiled.is_ok(), passes, "{bytes}");
         }
     }
 

@@ -1,11 +1,11 @@
 //! Backward: the scan, in two launches where time is cut into segments, then the sums over blocks and rows.
 
 use super::backward_plan::{Geometry, Plan, Room};
-use super::plan::Cut;
+use super::plan::{Cut, own_shared};
 use super::{Call, Inputs, RAW_TILE, TILES, Tile, checkpoints_len, forward, has_quads, varies, view_of};
 use crate::cuda::{
-    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, SLOTS, STEP_SIZE, Stream, Strided, Sum, TileCopy,
-    header, params, sum_terms,
+    Address, COMMON, Config, DISCRETIZATION, Launch, Numbers, Program, Queue, SLOTS, STEP_SIZE, SharedMemory, Stream, Strided,
+    Sum, TileCopy, header, params, sum_terms,
 };
 use crate::error::{Error, Result};
 use crate::ops::CHECKPOINT;
@@ -213,7 +213,7 @@ impl Backward<'_, '_> {
             Pass::Ends => plan.cut.map_or(1, |cut| cut.together()),
             Pass::Rest => plan.cut.map_or(1, |cut| cut.segments),
         };
-        let shared = self.shared(plan.geometry, pass) as u32;
+        let shared = self.memory(plan.geometry, pass).len() as u32;
         Launch::line((plan.blocks * segments) as u32, plan.geometry.threads() as u32, shared)
     }
 
@@ -231,22 +231,26 @@ impl Backward<'_, '_> {
         self.computed_bytes(geometry, p.z.is_some(), maps) + stages * (self.call.stage_bytes(tile(geometry), true) + dy)
     }
 
-    /// Bytes of shared memory: the sum of what `backward_tiles.cuh` lays out.
-    fn shared(&self, geometry: Geometry, pass: Pass) -> usize {
-        let (p, t) = (self.call.problem, self.targets);
-        let tile = tile(geometry);
+    /// Shared memory as `backward_tiles.cuh` lays it out, which compares the whole.
+    fn memory(&self, geometry: Geometry, pass: Pass) -> SharedMemory {
+        let (p, t, tile) = (self.call.problem, self.targets, tile(geometry));
         let timed = |view: &View<'_>| self.call.copy_of(view, tile).dense_bytes(view.dtype(), tile.channels, tile.steps);
         let dy = self.sources.y.as_ref().map_or(0, timed);
         let stage = self.call.stage_bytes(tile, true) + dy;
-        if pass != Pass::Ends {
+        let (computed, stage) = if pass == Pass::Ends {
+            // neither x nor B
+            let c = if varies(&p.c) { self.call.map_bytes(tile.steps, geometry.lanes) } else { 0 };
+            let b = self.call.map_stage_bytes(&p.b, tile);
+            (self.plane_bytes(geometry, t.z.is_some()) + c, stage - timed(&p.x) - b)
+        } else {
             let maps = [t.b.is_some() && varies(&p.b), t.c.is_some() && varies(&p.c)];
             let summed = maps.into_iter().filter(|&summed| summed).count();
-            return self.computed_bytes(geometry, t.z.is_some(), summed) + geometry.stages * stage;
-        }
-        // neither x nor B
-        let b = self.call.map_stage_bytes(&p.b, tile);
-        let c = if varies(&p.c) { self.call.map_bytes(tile.steps, geometry.lanes) } else { 0 };
-        self.plane_bytes(geometry, t.z.is_some()) + c + geometry.stages * (stage - timed(&p.x) - b)
+            (self.computed_bytes(geometry, t.z.is_some(), summed), stage)
+        };
+        SharedMemory::default()
+            .array("PLANES_AT", computed)
+            .array("STAGES_AT", geometry.stages * stage)
+            .beside(own_shared(geometry.channels))
     }
 
     /// Bytes of what lies there for each channel and step.
@@ -320,7 +324,8 @@ impl Backward<'_, '_> {
             .flag("DENSE", true)
             .flag("TWO_PHASE", self.two_phase)
             .int("RESIDENT", if pass == Pass::Ends { plan.resident_ends } else { plan.resident })
-            .int("SHARED", self.shared(geometry, pass))
+            .int("SHARED", self.memory(geometry, pass).len())
+            .int("STATIC", self.memory(geometry, pass).beside_len())
     }
 
     pub fn params(&self, plan: &Plan, places: Places<'_>, at: impl Fn(usize) -> u64) -> Params {

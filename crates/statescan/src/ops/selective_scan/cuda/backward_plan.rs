@@ -1,6 +1,6 @@
 //! Problem to plan for the backward pass: how lanes, channels and steps are laid over threads, and whether time is cut into segments.
 
-use super::plan::{Cut, Shape};
+use super::plan::{Cut, Shape, own_shared};
 use crate::cuda::Numbers;
 
 /// How a block's threads lie over its work.
@@ -51,7 +51,7 @@ const SHORTEST_SEGMENT: usize = 64;
 
 /// Shared memory that is left for the vectors of each channel and for the system.
 fn besides(channels: usize) -> usize {
-    8 * channels + (1 << 10)
+    own_shared(channels) + (1 << 10)
 }
 
 /// The numbers that fit into registers.

@@ -1,8 +1,10 @@
 //! Forward: one launch, or two where time is cut into segments.
 
-use super::plan::{Cut, Geometry, Plan};
+use super::plan::{Cut, Geometry, Plan, own_shared};
 use super::{Call, Inputs, RAW_TILE, TILES, Tile, has_quads, varies};
-use crate::cuda::{Address, COMMON, Config, DISCRETIZATION, Program, Queue, SLOTS, STEP_SIZE, Stream, Strided, header, params};
+use crate::cuda::{
+    Address, COMMON, Config, DISCRETIZATION, Program, Queue, SLOTS, STEP_SIZE, SharedMemory, Stream, Strided, header, params,
+};
 use crate::error::{Error, Result};
 use crate::ops::discretization::Discretization;
 use crate::ops::on_cuda::{Pass, read, single_only, type_of};
@@ -83,7 +85,7 @@ impl<'p, 'a> Forward<'p, 'a> {
             (None, Some(_)) => Cut::new(&shape, numbers),
             (None, None) => None,
         };
-        Plan::new(&shape, cut, numbers, |geometry| self.shared(geometry))
+        Plan::new(&shape, cut, numbers, |geometry| self.memory(geometry))
             .ok_or(Error::Unavailable { what: OP, why: "so many states do not fit into a multiprocessor's shared memory" })
     }
 
@@ -97,18 +99,21 @@ impl<'p, 'a> Forward<'p, 'a> {
         self.targets.y.as_ref().is_none_or(|y| self.call.copy_of(&y.as_read(), tile(geometry)).by_time())
     }
 
-    /// Bytes of shared memory: the sum of what `forward_tiles.cuh` lays out.
-    pub fn shared(&self, geometry: Geometry) -> usize {
-        let (p, call) = (self.call.problem, &self.call);
+    /// Shared memory as `forward_tiles.cuh` lays it out, which compares the whole.
+    pub fn memory(&self, geometry: Geometry) -> SharedMemory {
+        let (p, call, tile) = (self.call.problem, &self.call, tile(geometry));
         let Geometry { lanes, channels, steps, stages, .. } = geometry;
-        let (line, tile) = (4 * (steps + 4), tile(geometry));
+        let line = 4 * (steps + 4);
         let pairs = channels * 8 * (steps + 2) + 16;
         let gain = if self.gain_step() { channels * line } else { 0 };
         let maps = [&p.b, &p.c].into_iter().filter(|map| varies(map)).count() * call.map_bytes(steps, lanes);
-        let ready = pairs + gain + maps + call.change_bytes(steps);
         let padding = if lanes >= 8 { 64 } else { 0 } + if self.by_time(geometry) || lanes == 1 { 0 } else { 16 };
         let partial = if self.targets.y.is_some() { channels * (lanes * line + padding) } else { 0 };
-        2 * (ready + partial) + stages * call.stage_bytes(tile, false)
+        SharedMemory::default()
+            .array("READY_AT", 2 * (pairs + gain + maps + call.change_bytes(steps)))
+            .array("PARTIALS_AT", 2 * partial)
+            .array("STAGES_AT", stages * call.stage_bytes(tile, false))
+            .beside(own_shared(channels))
     }
 
     pub fn config(&self, plan: &Plan, pass: Pass) -> Config {
@@ -128,7 +133,8 @@ impl<'p, 'a> Forward<'p, 'a> {
             .int("STAGES", geometry.stages)
             .int("RESIDENT", plan.resident)
             .int("UNROLL", plan.unroll)
-            .int("SHARED", plan.launch.shared as usize)
+            .int("SHARED", self.memory(geometry).len())
+            .int("STATIC", self.memory(geometry).beside_len())
     }
 
     fn params(&self, plan: &Plan) -> Params {

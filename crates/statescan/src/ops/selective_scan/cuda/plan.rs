@@ -1,7 +1,7 @@
 //! Problem to plan: how lanes, channels and steps are laid over threads, and whether time is cut into segments. Pure functions of the
 //! problem and the device's numbers.
 
-use crate::cuda::{Launch, Numbers};
+use crate::cuda::{Launch, Numbers, SharedMemory};
 use crate::ops::CHECKPOINT;
 
 /// The inputs of a plan besides the device.
@@ -159,12 +159,21 @@ const FEWEST_TOGETHER: usize = 4;
 const SHORTEST_SEGMENT: usize = 512;
 /// Steps of the shortest row that is cut.
 pub(crate) const SHORTEST_CUT: usize = (FEWEST_TOGETHER + 1) * SHORTEST_SEGMENT;
-/// Shared memory that is left for the vectors of each channel and for the system.
+/// Shared memory that kernels declare themselves, for the vectors of each channel, up to where the tiles behind it begin.
+pub(super) const fn own_shared(channels: usize) -> usize {
+    (8 * channels).next_multiple_of(128)
+}
+/// Shared memory that plans leave for that, at least.
 const SHARED_BESIDES: usize = 2 << 10;
 
 impl Plan {
-    /// `shared` gives the bytes of shared memory for a geometry. `None` if no geometry fits.
-    pub(super) fn new(shape: &Shape, cut: Option<Cut>, numbers: Numbers, shared: impl Fn(Geometry) -> usize) -> Option<Plan> {
+    /// `memory` gives the shared memory for a geometry. `None` if no geometry fits.
+    pub(super) fn new(
+        shape: &Shape,
+        cut: Option<Cut>,
+        numbers: Numbers,
+        memory: impl Fn(Geometry) -> SharedMemory,
+    ) -> Option<Plan> {
         let Shape { rows, dim, unit, seqlen, dstate, heavy, .. } = *shape;
         let states = dstate.max(1);
         let segments = cut.map_or(1, |cut| cut.together());
@@ -177,7 +186,10 @@ impl Plan {
         // every multiprocessor gets as many channels, in blocks of one size and whole warps
         let even = channels_in_all.div_ceil(numbers.multiprocessors).max(1);
         let even = even.div_ceil(even.div_ceil(most_channels)).next_multiple_of((32 / lanes).clamp(4, most_channels.max(4)));
-        let limit = numbers.shared_per_block.saturating_sub(SHARED_BESIDES);
+        let fits = |geometry| {
+            let memory = memory(geometry);
+            memory.len() + SHARED_BESIDES.max(memory.beside_len()) <= numbers.shared_per_block
+        };
         let preferred = if per_lane <= 2 { 32 } else { 16 };
         let geometry = |channels: usize| {
             let helpers = shape.helpers([channels, lanes, preferred], light);
@@ -185,10 +197,10 @@ impl Plan {
             while geometry.steps > 8 && geometry.steps / 2 >= seqlen {
                 geometry.steps /= 2;
             }
-            while geometry.steps > 4 && shared(geometry) > limit {
+            while geometry.steps > 4 && !fits(geometry) {
                 geometry.steps /= 2;
             }
-            if shared(geometry) > limit {
+            if !fits(geometry) {
                 geometry.stages = 2;
             }
             geometry
@@ -209,8 +221,8 @@ impl Plan {
         let blocks_per_row = dim / unit * blocks_per_unit;
         let blocks =
             u32::try_from(rows.checked_mul(blocks_per_row)?.checked_mul(segments)?).ok().filter(|&n| n <= i32::MAX as u32)?;
-        let launch = Launch::line(blocks, geometry.threads() as u32, shared(geometry) as u32);
-        (shared(geometry) <= limit).then_some(Plan { cut, geometry, resident, unroll, blocks_per_unit, blocks_per_row, launch })
+        let launch = Launch::line(blocks, geometry.threads() as u32, memory(geometry).len() as u32);
+        fits(geometry).then_some(Plan { cut, geometry, resident, unroll, blocks_per_unit, blocks_per_row, launch })
     }
 }
 
@@ -223,11 +235,12 @@ mod tests {
     }
 
     /// Shared memory of f32 arguments.
-    fn shared(dstate: usize) -> impl Fn(Geometry) -> usize {
+    fn shared(dstate: usize) -> impl Fn(Geometry) -> SharedMemory {
         move |g: Geometry| {
             let raw = (g.channels * 2 + dstate * 2) * (4 * g.steps + 16);
             let partials = g.channels * (g.lanes * 4 * (g.steps + 4) + 64);
-            2 * (g.channels * 8 * (g.steps + 2) + partials + 8 * g.steps * dstate.next_multiple_of(g.lanes)) + g.stages * raw
+            let ready = g.channels * 8 * (g.steps + 2) + partials + 8 * g.steps * dstate.next_multiple_of(g.lanes);
+            SharedMemory::default().array("AT", 2 * ready + g.stages * raw).beside(own_shared(g.channels))
         }
     }
 
@@ -311,7 +324,7 @@ mod tests {
                                     && plan.geometry.threads() * plan.resident <= MOST_THREADS,
                                 "{shape:?} {plan:?}"
                             );
-                            assert!(shared(dstate)(plan.geometry) <= numbers.shared_per_block);
+                            assert!(shared(dstate)(plan.geometry).whole_len() <= numbers.shared_per_block);
                         }
                     }
                 }

@@ -55,7 +55,7 @@ impl Case {
             let cut = Cut::new(&call.call.shape(), numbers);
             let in_two_phases = cut.map(|cut| (Some(cut.in_two_phases(self.seqlen)), Some(0)));
             for (cut, ends) in [(None, None), (cut, None)].into_iter().chain(in_two_phases) {
-                let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
+                let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.memory(geometry)).unwrap();
                 let call = Forward { ends, ..Forward::new(&problem, &targets) };
                 for &pass in Pass::all(cut.is_some()) {
                     suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
@@ -183,6 +183,24 @@ fn selective_scans_compile() {
     suite.compile();
 }
 
+/// A block of 320 channels declares more than what plans leave at least; with its tiles and that it would not fit.
+#[test]
+fn plans_leave_room_for_what_kernels_declare() {
+    let numbers = Numbers::SMALL;
+    let case = Case { batch: 8, ..case(3200, 8, 1, DType::BF16, false) };
+    let x = tensor(DType::BF16, &[8, 8, 3200]).permute(&[0, 2, 1]);
+    let map = tensor(DType::F32, &[8, 1, 8]);
+    let problem = Args { x, dt: x, z: Some(x), b: map, c: map, d: Some(tensor(DType::F32, &[3200])), ..case.args() };
+    let problem = Problem::new(&problem, Device::Cuda(0), NO_STATES).unwrap();
+    let targets = Targets { y: None, final_state: None, checkpoints: None, workspace: None };
+    let call = Forward::new(&problem, &targets);
+    let plan = Plan::new(&call.call.shape(), None, numbers, |geometry| call.memory(geometry)).unwrap();
+    let memory = call.memory(plan.geometry);
+    assert!(plan.geometry.channels > 128 && memory.whole_len() <= numbers.shared_per_block, "{plan:?} {memory:?}");
+    // what kernels declare is the two vectors that `forward.cu` has
+    assert_eq!(memory.whole_len() - memory.len(), (2 * 4 * plan.geometry.channels).next_multiple_of(128));
+}
+
 /// The key of a forward pass that writes `y`, laid out like `x`, and of a backward pass that reads its gradient.
 fn keys(args: &Args<'_>) -> [Option<Key>; 2] {
     let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
@@ -251,7 +269,7 @@ fn pooled_scans_compile() {
         let call = Forward::new(&problem, &targets);
         for &(numbers, architectures) in case.devices {
             let cut = Cut::new(&call.call.shape(), numbers);
-            let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.shared(geometry)).unwrap();
+            let plan = Plan::new(&call.call.shape(), cut, numbers, |geometry| call.memory(geometry)).unwrap();
             for &pass in Pass::all(cut.is_some()) {
                 suite.add_for(&architectures, &FORWARD, &call.config(&plan, pass));
             }

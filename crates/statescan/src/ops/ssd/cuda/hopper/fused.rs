@@ -176,17 +176,17 @@ impl Plan {
                 .array("OWN_P_AT", gate * TILE)
                 .array("XS_AT", by_gate * TILE);
             let maps = stage.times("STAGE", stages).array("B_AT", panels * TILE).array("C_AT", panels * TILE);
-            maps.array("OTHER_MAP_AT", panels.max(2) * TILE)
+            maps.array("OTHER_MAP_AT", panels.max(2) * TILE).beside(self.own_shared(t, stages))
         };
-        let fits = |stages| of(stages).len() + ALIGNMENT + self.own_shared(t, stages) <= numbers.shared_per_block;
+        let fits = |stages| of(stages).whole_len() + ALIGNMENT <= numbers.shared_per_block;
         let stages = if fits(3) { 3 } else { 2 };
         (stages, of(stages))
     }
 
-    /// Bytes of shared memory that the kernel declares itself, at most.
+    /// Bytes of shared memory that the kernel declares itself, at most, up to where the tiles behind it begin.
     fn own_shared(&self, t: &GradientTargets, stages: usize) -> usize {
         let [stage, columns, rest] = STATIC;
-        stages * (stage + columns * usize::from(by_column(t))) + rest
+        (stages * (stage + columns * usize::from(by_column(t))) + rest).next_multiple_of(ALIGNMENT)
     }
 
     pub fn config(&self, call: &Call<'_, '_>, t: &GradientTargets, half: Option<HalfStates>, numbers: Numbers) -> Config {
@@ -209,7 +209,6 @@ impl Plan {
             .int("STATES", self.walk.states)
             .int("STAGES", stages)
             .shared(&shared)
-            .int("STATIC", self.own_shared(t, stages))
             .int("SIDE_REGISTERS", SIDE_REGISTERS)
             .int("HELPER_REGISTERS", HELPER_REGISTERS)
     }

@@ -108,7 +108,7 @@ pub(in crate::ops::ssd::cuda) enum Kind {
     Maps,
 }
 
-/// Bytes of shared memory that kernels declare themselves, at most.
+/// Bytes of shared memory that plans leave for what kernels declare themselves.
 const STATIC: usize = 4096;
 
 impl Tiles {
@@ -126,7 +126,7 @@ impl Tiles {
         });
         let fits = |tiles: &Tiles, registers: usize| {
             let small =
-                |kind| tiles.registers(kind) <= registers && tiles.shared_by_stages(kind, 1) <= numbers.shared_per_block - STATIC;
+                |kind| tiles.registers(kind) <= registers && tiles.memory_of(kind, 1).whole_len() <= numbers.shared_per_block;
             kinds.iter().all(|&kind| small(kind))
         };
         // where nothing fits, some registers may lie in memory
@@ -201,22 +201,18 @@ impl Tiles {
 
     /// Bytes of shared memory.
     pub fn shared(&self, kind: Kind, numbers: Numbers) -> usize {
-        self.shared_by_stages(kind, self.stages(kind, numbers))
+        self.memory(kind, numbers).len()
     }
 
     /// Pieces of time that a walk has in shared memory, two where there is room: the next one arrives while one is computed. Where products take
     /// several instructions, two blocks of one hide more.
     pub fn stages(&self, kind: Kind, numbers: Numbers) -> usize {
-        let shared = self.shared_by_stages(kind, 2) + STATIC;
+        let shared = self.memory_of(kind, 2).whole_len();
         let blocks = if self.math.in_pairs() { 1 } else { 2 };
         let two = matches!(kind, Kind::Walk { .. })
             && shared <= numbers.shared_per_block
             && shared * blocks <= numbers.shared_per_multiprocessor;
         1 + usize::from(two)
-    }
-
-    fn shared_by_stages(&self, kind: Kind, stages: usize) -> usize {
-        self.memory_of(kind, stages).len()
     }
 
     /// Shared memory, array by array.
@@ -252,14 +248,14 @@ impl Tiles {
                 .array("P_AT", factor)
                 .array("STATE_AT", tile(self.own_states(), columns)),
         };
-        let memory = memory.array("SHARED_END", 0);
+        let memory = memory.array("SHARED_END", 0).beside(STATIC);
         if kind == Kind::Maps { memory.at_least(tile(self.span, self.own_states())) } else { memory }
     }
 
     /// Blocks that a multiprocessor runs at the same time.
     pub fn resident(&self, kind: Kind, numbers: Numbers) -> usize {
         let by_registers = 65536 / (self.threads() * self.registers(kind).min(255));
-        let by_memory = numbers.shared_per_multiprocessor / (self.shared(kind, numbers) + STATIC);
+        let by_memory = numbers.shared_per_multiprocessor / self.memory(kind, numbers).whole_len();
         by_registers.min(by_memory).clamp(1, 8)
     }
 }
