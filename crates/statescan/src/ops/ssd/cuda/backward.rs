@@ -36,10 +36,13 @@ pub(super) fn run(
     ends: Option<u64>,
 ) -> Result<()> {
     refuse_double(problem)?;
-    let base = (needed(OP, &targets.workspace)?.as_mut_ptr() as u64).next_multiple_of(16);
+    let workspace = needed(OP, &targets.workspace)?;
+    let base = (workspace.as_mut_ptr() as u64).next_multiple_of(16);
     let call = Call::new(problem, sources.y);
     let pass = Backward { stream, sources, targets, call, base, ends };
-    match Route::new(&call, sources, targets, Hardware::of(stream))? {
+    let route = Route::new(&call, sources, targets, Hardware::of(stream))?;
+    debug_assert!(route.workspace_len(problem) <= workspace.as_read().len(), "the workspace is that of the route, or larger");
+    match route {
         Route::HalfStates(routes) => pass.run_half_states(&routes),
         Route::Fused(route) => {
             let layout = Layout::new(problem, &route.demand(problem));

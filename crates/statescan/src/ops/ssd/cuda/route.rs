@@ -59,6 +59,19 @@ impl Route {
         Ok(Route::ByChunk(Box::new(ByChunk::new(call, sources, targets, hardware)?)))
     }
 
+    /// Elements of its workspace.
+    pub fn workspace_len(&self, p: &Problem<'_>) -> usize {
+        match self {
+            Route::Fused(route) => Layout::new(p, &route.demand(p)).len,
+            Route::HalfStates(routes) => {
+                let problems = half_states::of_states(p).into_iter().flatten();
+                let of_each = problems.zip(routes.iter()).map(|(half, route)| Layout::new(&half, &route.demand(&half)).len);
+                half_states::lens(p).into_iter().fold(of_each.max().unwrap_or(0), usize::saturating_add)
+            }
+            Route::ByChunk(route) => Layout::new(p, &route.demand(p)).len,
+        }
+    }
+
     /// Elements of a workspace that suffices whatever is given and asked for, and however that lies.
     pub fn most_workspace(p: &Problem<'_>, hardware: Hardware) -> Result<usize> {
         let call = Call::new(p, None);

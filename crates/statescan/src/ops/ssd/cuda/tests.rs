@@ -8,7 +8,7 @@ use super::hopper::{fused, hand_on, packed, walk as hopper};
 use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{MAPS, Maps, Of};
 use super::portable::walk::WALK;
-use super::route::{ByChunk, Layout, Route};
+use super::route::{ByChunk, Route};
 use super::walk::{Direction, Output, Walk};
 use super::*;
 use crate::cuda::testing::{Suite, target, tensor};
@@ -357,12 +357,8 @@ fn a_workspace_suffices_for_every_route() {
                     }
                     let sources = Sources { checkpoints: None, y: Some(tensor(dy, &problem.x.shape())), final_state: None };
                     let call = Call::new(&problem, sources.y);
-                    let len = match Route::new(&call, &sources, &targets, hardware).unwrap() {
-                        Route::Fused(route) => Layout::new(&problem, &route.demand(&problem)).len,
-                        Route::ByChunk(route) => Layout::new(&problem, &route.demand(&problem)).len,
-                        Route::HalfStates(_) => 0,
-                    };
-                    assert!(len <= most, "{len} of {most}");
+                    let len = Route::new(&call, &sources, &targets, hardware).unwrap().workspace_len(&problem);
+                    assert!(0 < len && len <= most, "{len} of {most}");
                 }
                 let walk = Walk { output: Output::Y(&target(problem.x)), ..Walk::forward(&problem, None, None) };
                 let route = WalkRoute::new(&walk, hardware, true).unwrap();
