@@ -104,6 +104,8 @@ impl Backward<'_, '_> {
         if self.ends.is_some() && route.walks[1].plan.has_two_phases() {
             walks[1].part = Pass::Rest;
         }
+        // walks in segments, or of packed sequences, share what lies in the workspace
+        walks[1].beside = layout.ends_len == 0;
         self.walk(&walks, &route.walks.map(|route| Some(WalkRoute::Hopper(route))), layout)?;
         let [b, c, walks, maps] = [layout.b, layout.c, layout.ends, layout.maps].map(|offset| self.at(offset));
         let addresses = fused::Addresses { places: &self.places(layout), terms: &fused::Terms { b, c, walks, maps } };

@@ -66,6 +66,7 @@ fn walk_back<'p, 'a>(problem: &'p Problem<'a>, sources: &Sources<'a>, after: Opt
         after,
         slots: None,
         part: Pass::Ends,
+        beside: false,
     }
 }
 

@@ -107,6 +107,7 @@ pub(super) fn walks<'p, 'a>(
         after: None,
         slots,
         part: Pass::Whole,
+        beside: false,
     };
     let (before, after) = (sources.final_state, targets.initial_state);
     [forward, Walk { direction: Direction::Backward, before, after, ..forward }]

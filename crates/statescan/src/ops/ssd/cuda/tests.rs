@@ -385,6 +385,7 @@ fn few_heads_have_more_blocks() {
     assert_eq!(plan([8192, 80, 64, 1, 128], 1), (2, 40, 3));
     assert_eq!(plan([32, 80, 64, 1, 128], 1), (1, 80, 1));
     assert_eq!(plan([333, 24, 64, 1, 128], 2), (1, 48, 1));
+    assert_eq!(plan([2048, 24, 64, 1, 128], 4), (1, 96, 1));
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(super) struct Walk<'p, 'a> {
     pub slots: Option<Slots>,
     /// All of it, or one of its two phases, between which what it begins with may arrive.
     pub part: Pass,
+    /// Whether it may run beside the walk that is launched before it, which leaves nothing that it reads.
+    pub beside: bool,
 }
 
 /// Addresses of what a walk needs besides its tensors: for the ends of segments, and its slots.
@@ -58,6 +60,7 @@ impl<'p, 'a> Walk<'p, 'a> {
             after,
             slots: None,
             part: Pass::Whole,
+            beside: false,
         }
     }
 }

@@ -325,6 +325,9 @@ struct Walker {
   }
 };
 
+// whether walks in both directions may run beside each other
+constexpr bool RUNS_BESIDE = HAS_SLOTS && PASS == Pass::Whole && !PACKED;
+
 extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
   __shared__ Powers powers[UNITS][POWERS];
@@ -335,11 +338,15 @@ extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const 
   Work whole;
   if constexpr (!PACKED) whole = Work(p);
   begin_parts(p, whole, work, barriers);
+  // the walk backwards reads nothing that this one leaves
+  if constexpr (RUNS_BESIDE && FORWARDS) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   const int worker = threadIdx.x / 128, warp = threadIdx.x % 128 / 32;
   if (worker == WALKERS + 1) {
     registers_down<COPY_REGISTERS>();
     each_part<false>(p, whole, work, barriers, [&](const Work& w) {
       if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
+      // what comes after this walk reads what both have left
+      if (RUNS_BESIDE && !FORWARDS && threadIdx.x % 128 == 0) asm volatile("griddepcontrol.wait;" ::: "memory");
       if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, powers[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
     });
   } else if (worker == WALKERS) {
