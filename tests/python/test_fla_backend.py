@@ -7,13 +7,10 @@ import statescan
 from cases import CASES
 from statescan.compat import fla_backend
 
-pytest.importorskip("fla.backends", reason="fla-core is not installed")
 
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def registered(monkeypatch):
-    from fla import backends
-
+    backends = pytest.importorskip("fla.backends", reason="fla-core is not installed")
     for registries in ("_operation_registries", "_function_registries"):
         for registry in getattr(backends, registries).values():
             monkeypatch.setattr(registry, "_backends", dict(registry._backends))
@@ -28,7 +25,7 @@ def inputs(name):
 @pytest.mark.parametrize(
     ("name", "op"), [("gated_delta_rule", "chunk_gated_delta_rule"), ("gated_delta_rule_channels", "chunk_kda")]
 )
-def test_functions_of_fla(name, op):
+def test_functions_of_fla(registered, name, op):
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
     from fla.ops.kda import chunk_kda
 
@@ -42,12 +39,15 @@ def test_functions_of_fla(name, op):
     assert all(torch.equal(tensor.grad, ours[argument].grad) for argument, tensor in theirs.items())
 
 
-def test_what_is_not_taken():
-    tensors = inputs("gated_delta_rule")
-    taken = fla_backend._verdict("chunk_gated_delta_rule", *tensors.values(), chunk_size=64)
-    assert taken == (True, None)
-    for option in ({"cp_context": object()}, {"transpose_state_layout": True}):
-        is_taken, reason = fla_backend._verdict("chunk_gated_delta_rule", *tensors.values(), **option)
+def test_what_is_taken():
+    tensors = list(inputs("gated_delta_rule").values())
+    for option in ({"chunk_size": 64}, {"transpose_state_layout": True}, {"state_v_first": True}, {"cp_context": None}):
+        assert fla_backend._verdict("chunk_gated_delta_rule", *tensors, **option) == (True, None)
+    for option in ({"cp_context": object()}, {"unheard_of": 1}):
+        is_taken, reason = fla_backend._verdict("chunk_gated_delta_rule", *tensors, **option)
         assert not is_taken and next(iter(option)) in reason
-    is_taken, reason = fla_backend._verdict("chunk_kda", *(tensor.to("meta") for tensor in tensors.values()))
+    assert not fla_backend._verdict("chunk_kda", *tensors, return_intermediate_states=True)[0]
+    q, k, v, g, beta = tensors
+    assert "beta" in fla_backend._verdict("chunk_gated_delta_rule", q, k, v, g, beta[..., None].expand_as(v))[1]
+    is_taken, reason = fla_backend._verdict("chunk_kda", *(tensor.to("meta") for tensor in tensors))
     assert not is_taken and "meta" in reason

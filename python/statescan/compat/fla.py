@@ -23,24 +23,30 @@ __all__ = [
 
 # options of the origin that say how it computes, and none what
 _HINTS = ("chunk_size", "chunk_indices", "cu_seqlens_cpu", "safe_gate", "disable_recompute", "use_graph", "max_num_seqs")
+# the older name of `state_v_first`
+_OLDER = "transpose_state_layout"
+
+
+def _refused(others):
+    """The first option that is asked for and is not here, if there is one."""
+    asked = (option for option, value in others.items() if value is not None and value is not False)
+    return next((option for option in asked if option not in _HINTS), None)
 
 
 def _refuse(name, others):
-    """What is asked for and is not here."""
-    for option, value in others.items():
-        if option not in _HINTS and value is not None and value is not False:
-            raise NotImplementedError(f"{name} of statescan has no `{option}`")
+    if option := _refused(others):
+        raise NotImplementedError(f"{name} of statescan has no `{option}`")
 
 
 def _rule(name, q, k, v, g, beta, scale, initial_state, output_final_state, *, raw, by_channel, options, packed, others):
     """The operation by arguments of the origin: what its gate is made from, its options, and what packs its rows."""
     use_gate, A_log, dt_bias = raw
     state_v_first = others.pop("state_v_first", False)
-    if "transpose_state_layout" in others:
+    if _OLDER in others:
         if state_v_first:
-            raise ValueError(f"{name}: `state_v_first` and the deprecated `transpose_state_layout` are both given")
-        warnings.warn(f"{name}: `transpose_state_layout` is now `state_v_first`", DeprecationWarning, stacklevel=3)
-        state_v_first = others.pop("transpose_state_layout")
+            raise ValueError(f"{name}: `state_v_first` and the deprecated `{_OLDER}` are both given")
+        warnings.warn(f"{name}: `{_OLDER}` is now `state_v_first`", DeprecationWarning, stacklevel=3)
+        state_v_first = others.pop(_OLDER)
     _refuse(name, others)
     if beta is not None and beta.dim() == v.dim():
         raise NotImplementedError(f"{name} of statescan has a `beta` of (batch, seqlen, value_heads), got {tuple(beta.shape)}")

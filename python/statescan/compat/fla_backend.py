@@ -17,18 +17,21 @@ from . import fla
 
 __all__ = ["register"]
 
-# options of the origin that are refused when they are set
+# options of the origin that its functions name, and ours refuse
 _REFUSED = ("cp_context", "return_intermediate_states")
 
 
 def _verdict(name: str, *arguments: object, **options: object) -> tuple[bool, str | None]:
     """Whether a call is taken, and the reason why not."""
-    given = inspect.signature(getattr(fla, name)).bind(*arguments, **options).arguments
-    others = {option: value for option, value in given.pop("others", {}).items() if option not in fla._HINTS}
-    refused = {option: given.get(option) for option in _REFUSED} | others
-    for option, value in refused.items():
-        if value is not None and value is not False:
-            return False, f"statescan has no `{option}`"
+    signature = inspect.signature(getattr(fla, name))
+    given = signature.bind(*arguments, **options).arguments
+    others = next(parameter.name for parameter in signature.parameters.values() if parameter.kind is parameter.VAR_KEYWORD)
+    asked = {option: given.get(option) for option in _REFUSED} | given.get(others, {})
+    asked.pop(fla._OLDER, None)
+    if option := fla._refused(asked):
+        return False, f"statescan has no `{option}`"
+    if given["beta"].dim() == given["v"].dim():
+        return False, "statescan has a `beta` of (batch, seqlen, value_heads)"
     device, wide = given["v"].device.type, given["v"].element_size() == 8
     if device != "cpu" and (device != "cuda" or wide):
         return False, f"statescan has no kernel for {given['v'].dtype} on {device}"
