@@ -200,23 +200,52 @@ impl StepSlots {
             count: count as i64,
         }
     }
+
+    /// Those of sequences without slots among so many tokens, if they have bounds.
+    pub(crate) fn bounded(self, bounds: Option<View<'_>>, rows: usize) -> Self {
+        let Some(view) = bounds else { return self };
+        let (sequences, bounds_step) = (view.len() as i64 - 1, view.strides()[0] as i64);
+        StepSlots { bounds: Address::new(view.as_ptr() as u64), bounds_step, sequences, rows: rows as i64, ..self }
+    }
 }
 
-/// The constants of a step with slots, or without, and of its rows.
-pub(crate) struct StepSlotTypes<'s>(pub Option<&'s step_slots::Slots<'s>>, pub usize);
+/// The constants of a step with slots, or without, and of its sequences.
+pub(crate) struct StepSlotTypes {
+    /// Types of slots that are read and written.
+    slots: Option<[DType; 2]>,
+    bound: Option<DType>,
+    each_token: bool,
+    many: bool,
+}
 
-impl Constants for StepSlotTypes<'_> {
+impl StepSlotTypes {
+    pub(crate) fn of(slots: Option<&step_slots::Slots<'_>>, rows: usize) -> Self {
+        StepSlotTypes {
+            slots: slots.map(|slots| [slots.read.dtype(), slots.write.dtype()]),
+            bound: slots.and_then(|slots| slots.bounds).map(|bounds| bounds.dtype()),
+            each_token: slots.is_some_and(|slots| slots.write.rank() == 2),
+            many: slots.is_some_and(|slots| slots.has_many(rows)),
+        }
+    }
+
+    /// Those of sequences without slots, if they have bounds.
+    pub(crate) fn bounded(self, bounds: Option<View<'_>>) -> Self {
+        let Some(bounds) = bounds else { return self };
+        StepSlotTypes { bound: Some(bounds.dtype()), many: true, ..self }
+    }
+}
+
+impl Constants for StepSlotTypes {
     fn add_to(&self, config: Config) -> Config {
-        let [read, write, bounds] = self.0.map_or([None; 3], |slots| slots.views());
-        let of = |view: Option<&View<'_>>| view.map_or(DType::I32, |view| view.dtype());
+        let [read, write] = self.slots.unwrap_or([DType::I32; 2]);
         config
-            .flag("SLOTTED", self.0.is_some())
-            .flag("MANY", self.0.is_some_and(|slots| slots.has_many(self.1)))
-            .flag("EACH_TOKEN", write.is_some_and(|view| view.rank() == 2))
-            .flag("HAS_BOUNDS", bounds.is_some())
-            .dtype("READ_SLOT", of(read))
-            .dtype("WRITE_SLOT", of(write))
-            .dtype("BOUND", of(bounds))
+            .flag("SLOTTED", self.slots.is_some())
+            .flag("MANY", self.many)
+            .flag("EACH_TOKEN", self.each_token)
+            .flag("HAS_BOUNDS", self.bound.is_some())
+            .dtype("READ_SLOT", read)
+            .dtype("WRITE_SLOT", write)
+            .dtype("BOUND", self.bound.unwrap_or(DType::I32))
     }
 }
 

@@ -1,7 +1,11 @@
 //! How decays and beta come from what a call has of them: what kernels and oracles read, and the oracles' own arithmetic.
 
+use crate::cuda::{Header, header};
 use crate::error::{Error, Result};
 use crate::tensor::View;
+
+/// How kernels on CUDA make decays and beta.
+pub(super) const GATES: Header = header!("gates.cuh");
 
 /// Options of a call and of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]

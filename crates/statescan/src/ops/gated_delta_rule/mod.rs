@@ -59,6 +59,9 @@
 //! there. That takes a workspace, which also has copies of what the copy engine cannot read as it lies, such as parts of a tensor whose channels come
 //! before time.
 //!
+//! Rows of one token that have an initial state, and packed sequences of as few tokens as there are of them, go by the kernel of the [step](update) and have
+//! its bits, where both states are `f32` and lie alike: it reads the one and writes the other.
+//!
 //! The backward pass computes the states again, and takes chunks of 16 to 64 steps as products on tensor cores: of `bf16` where q, k and v are,
 //! of tf32 where they are `f16`, else of `f32` with its own accuracy. Two walks over the chunks, one forwards with the state and one backwards with its
 //! gradient, run at the same time, on Hopper by products of warpgroups where a call is in bf16 with one decay a head and 128 keys. States of each sequence of `seq_idx` have gradients there where the initial state is given. There are no kernels for

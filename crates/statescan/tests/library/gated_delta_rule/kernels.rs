@@ -161,6 +161,20 @@ fn widths_of_models_on_a_gpu() {
     on_gpu(cases, check);
 }
 
+/// Rows of one token, and packed ones of few, which the step's kernel takes.
+#[test]
+fn one_token_on_a_gpu() {
+    let options = [0, CHANNELS, RAW | BIAS | SIGMOID | DOUBLED | UNIT, RAW | BIAS | LOWER | CHANNELS | TOGETHER, COLUMNS_FIRST];
+    let cases = [DType::F32, DType::BF16].into_iter().flat_map(|dtype| {
+        options.into_iter().flat_map(move |more| {
+            let sizes = [([3, 1, 2, 4, 128, 128], 0), ([1, 3, 2, 2, 64, 128], BOUNDS), ([1, 4, 1, 3, 33, 70], BOUNDS)];
+            let layout = if more == COLUMNS_FIRST { Layout::SlicedAcross } else { Layout::Dense };
+            sizes.map(|(sizes, packed)| Case { layout, ..Case::new(dtype, sizes, DECAY | BETA | INITIAL | more | packed) })
+        })
+    });
+    on_gpu(cases, check);
+}
+
 /// Sequences that are cut into segments, with and without decays that forget what was before them.
 #[test]
 fn long_sequences_of_few_heads_on_a_gpu() {

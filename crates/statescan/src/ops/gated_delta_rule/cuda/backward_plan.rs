@@ -1,7 +1,6 @@
 //! Problem to plan: how the backward pass divides time and columns. A function of sizes, types and a device's numbers.
 
 use super::Call;
-use super::hopper::{Route, backward::UNIT_BYTES};
 use crate::cuda::{Numbers, Stream, Value};
 use crate::error::{Error, Result};
 use crate::ops::gated_delta_rule::OP;
@@ -153,6 +152,13 @@ impl Plan {
     }
 }
 
+/// What the kernels for Hopper want of a workspace: the bytes of a unit, and those of copies.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Room {
+    pub unit: usize,
+    pub copies: usize,
+}
+
 /// Where the parts of a workspace begin, in elements of f32.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
@@ -178,8 +184,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout has room for both ways where a route is given: which one is taken depends on cotangents, too.
-    pub(super) fn new(call: &Call<'_, '_>, plan: &Plan, route: Option<&Route>) -> Layout {
+    /// The layout has room for both ways where Hopper's wants some: which one is taken depends on cotangents, too.
+    pub(super) fn new(call: &Call<'_, '_>, plan: &Plan, hopper: Room) -> Layout {
         let p = call.problem;
         let chunks = p.batch.saturating_mul(plan.chunks_per_row(call));
         let (of_keys, of_values) = (chunks.saturating_mul(p.heads), chunks.saturating_mul(p.value_heads()));
@@ -198,7 +204,7 @@ impl Layout {
         let [q_units, k_units] = [(); 2].map(|()| part(of_keys.saturating_mul(keys), size));
         let [read_k, written_k, read_q] = [(); 3].map(|()| part(channels, size));
         let pairs = span * span * size;
-        let t = part(of_values, (2 * pairs).max(route.map_or(0, |_| UNIT_BYTES)));
+        let t = part(of_values, (2 * pairs).max(hopper.unit));
         let a = t + of_values.saturating_mul(pairs) / 4;
         let [states, gradients] = [(); 2].map(|()| part(of_values.saturating_mul(plan.keys * plan.values), size));
         let [d, x] = [(); 2].map(|()| part(of_values.saturating_mul(plan.values * span), size));
@@ -206,7 +212,7 @@ impl Layout {
         let tokens = part(of_values.saturating_mul(TOKEN_ROWS * span), 4);
         let norms = part(of_keys.saturating_mul(2 * span), 4);
         let (da_terms, dbias_terms) = (part(raw, 4), part(raw.saturating_mul(own), 4));
-        let copies = part(route.map_or(0, Route::backward_copies), 1);
+        let copies = part(hopper.copies, 1);
         let parts = Layout { q_units, k_units, read_k, written_k, read_q, t, a, states, gradients, d, x, ..Layout::default() };
         Layout { sums, tokens, norms, da_terms, dbias_terms, copies, len, ..parts }
     }

@@ -1,12 +1,13 @@
 //! The forward pass: which kernel takes a call, and how it is launched.
 
-use super::{Call, GATES, INPUTS, Inputs, hopper};
+use super::{Call, INPUTS, Inputs, by_time, hopper, tokens};
 use crate::cuda::{
     COMMON, Config, Kernel, Launch, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, SLOTS, STEP_SIZE, Stream, Strided, params,
     written_like,
 };
 use crate::error::{Error, Result};
-use crate::ops::gated_delta_rule::problem::{Problem, TIME};
+use crate::ops::gated_delta_rule::gates::GATES;
+use crate::ops::gated_delta_rule::problem::Problem;
 use crate::ops::gated_delta_rule::{OP, Targets};
 use crate::ops::on_cuda::{States, dtype, read, type_of, width};
 use crate::tensor::View;
@@ -87,12 +88,6 @@ impl Plan {
     }
 }
 
-/// Whether neighbouring steps lie closer than neighbouring channels.
-pub(super) fn by_time(view: &View<'_>) -> bool {
-    let (shape, strides) = (view.shape(), view.strides());
-    width(view) == 1 && shape[TIME] > 1 && shape[3] > 1 && strides[TIME].unsigned_abs() < strides[3].unsigned_abs()
-}
-
 impl Call<'_, '_> {
     pub(super) fn steps_config(&self, plan: &Plan, targets: &Targets) -> Config {
         let (p, y) = (self.problem, read(&targets.y));
@@ -146,6 +141,9 @@ pub(in crate::ops::gated_delta_rule) fn forward(queue: &Queue<'_>, problem: &Pro
     if targets.y.is_none() && targets.final_state.is_none() {
         return Ok(());
     }
+    if let Some(call) = tokens::Call::new(&call, targets) {
+        return call.launch(queue);
+    }
     let workspace = targets.workspace.as_ref().filter(|v| !v.as_read().is_empty());
     if let Some((route, workspace)) = hopper::Route::new(&call, y, queue.numbers()).zip(workspace) {
         // SAFETY: as below; a workspace has the elements that the route of the same call wants.
@@ -165,7 +163,11 @@ pub(in crate::ops::gated_delta_rule) fn workspace_len(stream: &Stream, problem: 
 /// The launches of a forward pass with every result and a workspace.
 pub(in crate::ops::gated_delta_rule) fn plan(problem: &Problem<'_>, numbers: Numbers) -> Result<Vec<PlannedLaunch>> {
     let (call, y) = (Call::new(problem)?, written_like(&problem.v)?);
-    let targets = Targets { y: Some(y), ..Targets::default() };
+    let final_state = problem.initial_state.as_ref().map(written_like).transpose()?;
+    let targets = Targets { y: Some(y), final_state, ..Targets::default() };
+    if let Some(call) = tokens::Call::new(&call, &targets) {
+        return Ok(vec![call.plan()?]);
+    }
     Ok(match hopper::Route::new(&call, Some(y.as_read()), numbers) {
         Some(route) => route.plan(&call),
         None => vec![PlannedLaunch::new("forward", STEPS.kernel, call.steps(&targets, numbers)?.launch)],

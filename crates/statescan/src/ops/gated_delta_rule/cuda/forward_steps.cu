@@ -40,9 +40,13 @@ template <int OF_LINE, int WIDTH, bool BY_TIME> struct Neighbour {
   DEVICE explicit Neighbour(int round) : at(round * HELPERS + int(threadIdx.x)), step(BY_TIME ? at % STEPS : at / OF_LINE), i((BY_TIME ? at / STEPS : at % OF_LINE) * WIDTH) {}
 };
 
+// Rows of a head from step t on, and the first of their numbers.
+struct Rows { const Piece& piece; i64 t, head, first; };
+
 // Numbers [first, first + COUNT) of some steps as f32; those behind LENGTH are zero. `make(value, i)` is what becomes of one.
 template <int COUNT, int LENGTH, int WIDTH, bool BY_TIME, typename E, int ROOM, typename Make>
-DEVICE void load_rows(f32 (&to)[STEPS][ROOM], const Strided& from, const Piece& piece, i64 t, i64 head, i64 first, Make make) {
+DEVICE void load_rows(f32 (&to)[STEPS][ROOM], const Strided& from, const Rows& rows, Make make) {
+  const auto [piece, t, head, first] = rows;
   constexpr int OF_LINE = COUNT / WIDTH, PIECES = STEPS * OF_LINE, ROUNDS = (PIECES + HELPERS - 1) / HELPERS, TOGETHER = ROUNDS < 8 ? ROUNDS : 8;
   static_assert(COUNT % WIDTH == 0 && LENGTH % WIDTH == 0 && !(BY_TIME && WIDTH > 1), "pieces fill a line");
 #pragma unroll
@@ -105,13 +109,13 @@ template <typename S> DEVICE void load_tile(const Params& p, const Work& work, S
     step.begins = HAS_RUNS && exists && u > 0 && begins(p, piece.batch, u);
   }
   auto as_it_is = [](f32 v, i64) { return v; };
-  load_rows<PADDED_KEYS, KEYS, KEY_WIDTH, KEY_BY_TIME, KEY>(stage.k, p.k, piece, t, work.key_head(), 0, as_it_is);
-  load_rows<PADDED_KEYS, KEYS, QUERY_WIDTH, QUERY_BY_TIME, QUERY>(stage.q, p.q, piece, t, work.key_head(), 0, as_it_is);
-  load_rows<COLUMNS, VALUES, VALUE_WIDTH, VALUE_BY_TIME, VALUE>(stage.v, p.v, piece, t, head.head, work.first, as_it_is);
+  load_rows<PADDED_KEYS, KEYS, KEY_WIDTH, KEY_BY_TIME, KEY>(stage.k, p.k, {piece, t, work.key_head(), 0}, as_it_is);
+  load_rows<PADDED_KEYS, KEYS, QUERY_WIDTH, QUERY_BY_TIME, QUERY>(stage.q, p.q, {piece, t, work.key_head(), 0}, as_it_is);
+  load_rows<COLUMNS, VALUES, VALUE_WIDTH, VALUE_BY_TIME, VALUE>(stage.v, p.v, {piece, t, head.head, work.first}, as_it_is);
   if constexpr (BY_CHANNEL) {
     // a channel behind the last one has a state of zero, whatever its decay
     auto decay = [&](f32 gate, i64 n) { return expf(head.log_decay_of(p, gate, n)); };
-    load_rows<PADDED_KEYS, KEYS, GATE_WIDTH, GATE_BY_TIME, GATE>(stage.decay, p.g, piece, t, head.head, 0, decay);
+    load_rows<PADDED_KEYS, KEYS, GATE_WIDTH, GATE_BY_TIME, GATE>(stage.decay, p.g, {piece, t, head.head, 0}, decay);
   }
   meet<1, HELPERS>();
   measure(p, stage);

@@ -1,24 +1,24 @@
 //! The gated delta rule on CUDA: step by step for every call, and by chunks on Hopper's tensor cores for what models call.
 
 mod backward;
+mod backward_pass;
 mod backward_plan;
 mod forward;
 mod hopper;
 #[cfg(all(test, feature = "cuda"))]
 mod tests;
+mod tokens;
 
 pub(super) use backward::{backward, workspace_len as backward_workspace_len};
 pub(super) use forward::{forward, plan, workspace_len};
 
-use super::problem::Problem;
+use super::problem::{Problem, TIME};
 use crate::cuda::{Config, Header, Strided, header, params};
 use crate::error::Result;
-use crate::ops::on_cuda::{SlotTypes, Slots, dtype, single_only};
+use crate::ops::on_cuda::{SlotTypes, Slots, dtype, single_only, width};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, View};
 
-/// How decays and beta are made: calls and steps read them by the same rules.
-pub(super) const GATES: Header = header!("gates.cuh");
 const INPUTS: Header = header!("inputs.cuh");
 
 params! {
@@ -135,4 +135,10 @@ impl<'p, 'a> Call<'p, 'a> {
             free: 0,
         }
     }
+}
+
+/// Whether neighbouring steps lie closer than neighbouring channels.
+fn by_time(view: &View<'_>) -> bool {
+    let (shape, strides) = (view.shape(), view.strides());
+    width(view) == 1 && shape[TIME] > 1 && shape[3] > 1 && strides[TIME].unsigned_abs() < strides[3].unsigned_abs()
 }

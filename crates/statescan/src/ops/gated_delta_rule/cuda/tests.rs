@@ -1,6 +1,7 @@
 //! Every family of configurations compiles for every architecture, without a GPU: registers do not spill.
 
-use super::backward::{Backward, GRADIENTS, HOPPER_GRADIENTS, PREPARE, WALK};
+use super::backward::{GRADIENTS, PREPARE, WALK};
+use super::backward_pass::Backward;
 use super::backward_plan::{self, Setting};
 use super::forward::{Plan, STEPS};
 use super::hopper::backward::Walks;
@@ -98,7 +99,7 @@ fn add_backward(suite: &mut Suite, args: &Args<'_>, numbers: Numbers, whole: boo
     if let Some(walks) = Walks::new(&pass, hopper::Route::backward(&call, &plan, numbers)) {
         suite.add_for(&["sm_90a"], &hopper::backward::UNITS, &walks.units_config());
         suite.add_for(&["sm_90a"], &hopper::backward::CHAIN, &walks.chain_config());
-        suite.add_for(&["sm_90a"], &HOPPER_GRADIENTS, &walks.gradients_config());
+        suite.add_for(&["sm_90a"], &hopper::backward::GRADIENTS, &walks.gradients_config());
     }
     let architectures: &[_] = if numbers == Numbers::SMALL { &["sm_80", "sm_120"] } else { &["sm_90a", "sm_100"] };
     suite.add_for(architectures, &PREPARE, &pass.prepare_config());
@@ -182,6 +183,34 @@ fn hopper_compiles() {
         suite.add_for(&["sm_90a"], &hopper::GATHER, &hopper::gather_config(&view));
     }
     suite.compile();
+}
+
+/// Rows of one token, and packed ones that are no more than their sequences, go by the step's kernel where their states are `f32` and lie alike.
+#[test]
+fn one_token_is_a_step() {
+    let sizes = |l| [l, 2, 4, 128, 128];
+    let state = |rows: usize| tensor(DType::F32, &[rows, 4, 128, 128]);
+    let packed = |l, sequences: usize| {
+        let bounds = Sequences::CuSeqlens(tensor(DType::I64, &[sequences + 1]));
+        args(DType::BF16, sizes(l), false).sequences(bounds).initial_state(state(sequences))
+    };
+    let one = args(DType::BF16, sizes(1), true);
+    let of_keys = state(1).permute(&[0, 1, 3, 2]);
+    for (args, is_step) in [
+        (one.initial_state(state(1)), true),
+        (packed(3, 3), true),
+        (packed(2, 3), true),
+        (one, false),
+        (one.initial_state(of_keys), false),
+        (one.initial_state(tensor(DType::BF16, &[1, 4, 128, 128])), false),
+        (one.initial_state(state(1)).reverse(true), false),
+        (args(DType::BF16, sizes(2), true).initial_state(state(1)), false),
+        (packed(4, 3), false),
+    ] {
+        let problem = Problem::new(&args, Device::Cuda(0), NO_STATES).unwrap();
+        let launches = plan(&problem, Numbers::H200).unwrap();
+        assert_eq!(launches[0].kernel == "gated_delta_rule_update", is_step, "{args:?}");
+    }
 }
 
 #[test]

@@ -28,8 +28,8 @@
 //! Several tokens at once, with states that are read in one slot and written in others: [`slotted`].
 
 mod cpu;
-mod cuda;
-mod problem;
+pub(super) mod cuda;
+pub(super) mod problem;
 pub mod reference;
 
 use super::gates::GateArgs;
@@ -170,7 +170,8 @@ fn launch(
     let problem = checked(state.shared().device(), args, slots, state, y)?.problem(args, state.dtype());
     let (state, y) = (state.raw(), y.raw());
     let queue = args.queue(stream, slots, [state.as_read(), y.as_read()]);
-    let places = cuda::Places { state: state.as_read(), y: y.as_read(), indices: args.state_batch_indices, slots };
+    let (state, y) = (state.as_read(), y.as_read());
+    let places = cuda::Places { state, before: None, y, indices: args.state_batch_indices, slots, bounds: None };
     cuda::update(&queue, &problem, &places)
 }
 

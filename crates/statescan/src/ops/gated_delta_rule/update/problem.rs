@@ -9,7 +9,7 @@ use crate::tensor::{DType, Device, Shape, View};
 
 /// A checked call.
 #[derive(Debug)]
-pub(super) struct Problem<'a> {
+pub(in crate::ops::gated_delta_rule) struct Problem<'a> {
     /// Heads of keys, and heads of values that share one.
     pub heads: usize,
     pub group: usize,

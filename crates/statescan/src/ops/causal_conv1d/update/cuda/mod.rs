@@ -50,7 +50,7 @@ fn kernel<'k>(p: &'k Problem<'_>, slots: Option<&'k Slots<'k>>) -> Result<Kernel
     let config = move || {
         let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
         Config::default()
-            .with(&StepSlotTypes(slots, p.rows.len()))
+            .with(&StepSlotTypes::of(slots, p.rows.len()))
             .dtype("X", p.x.dtype())
             .dtype("Y", p.y.dtype())
             .dtype("WEIGHT", p.weight.dtype())

@@ -3,9 +3,10 @@
 use super::{ALIGNMENT, CHUNK, COLUMNS, HEAD_UNITS, MAKER, PRELUDE, Route, STAGED_BYTES, Source, TILE, UNIT};
 use crate::cuda::{Address, Config, Launch, Numbers, Program, Queue, SEQUENCES, SLOTS, TensorMap, Tiling, params};
 use crate::error::Result;
-use crate::ops::gated_delta_rule::cuda::backward::{self, Backward, HOPPER_GRADIENTS};
-use crate::ops::gated_delta_rule::cuda::backward_plan::{Layout, Plan, THREADS};
-use crate::ops::gated_delta_rule::cuda::{Call, GATES, INPUTS, Inputs};
+use crate::ops::gated_delta_rule::cuda::backward_pass::{self, Backward, FINISH, TILES, WORK};
+use crate::ops::gated_delta_rule::cuda::backward_plan::{Layout, Plan, Room, THREADS};
+use crate::ops::gated_delta_rule::cuda::{Call, INPUTS, Inputs};
+use crate::ops::gated_delta_rule::gates::GATES;
 use crate::ops::on_cuda::{States, dtype, read, type_of};
 use core::ffi::c_void;
 
@@ -15,6 +16,10 @@ pub(in crate::ops::gated_delta_rule::cuda) static UNITS: Program<Params> =
 pub(in crate::ops::gated_delta_rule::cuda) static CHAIN: Program<Params> =
     Program::new("gated_delta_rule_backward_chain", PRELUDE, include_str!("backward_chain.cu"))
         .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, COLUMNS]);
+/// Gradients of chunks after the walks.
+pub(in crate::ops::gated_delta_rule::cuda) static GRADIENTS: Program<backward_pass::Params> =
+    Program::new("gated_delta_rule_backward_gradients", PRELUDE, include_str!("backward_gradients.cu"))
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES, WORK, FINISH]);
 
 params! {
     /// Parameters of both kernels.
@@ -48,7 +53,7 @@ params! {
 }
 
 /// `UNIT_BYTES` of `unit.cuh`.
-pub(in crate::ops::gated_delta_rule::cuda) const UNIT_BYTES: usize = STAGED_BYTES + 1024;
+const UNIT_BYTES: usize = STAGED_BYTES + 1024;
 /// Tiles that are loaded ahead, blocks of units on a multiprocessor, and threads of a walk.
 const STAGES: usize = 3;
 const RESIDENT: usize = 3;
@@ -64,11 +69,11 @@ impl Route {
         let takes = plan.is_bf16() && plan.span == CHUNK && p.keys == 128 && !p.gates.by_channel;
         Route::new(call, None, numbers).filter(|_| takes)
     }
+}
 
-    /// Bytes of the workspace for copies.
-    pub(in crate::ops::gated_delta_rule::cuda) fn backward_copies(&self) -> usize {
-        self.copies()
-    }
+/// What the route of a backward pass wants of the workspace.
+pub(in crate::ops::gated_delta_rule::cuda) fn room(route: Option<&Route>) -> Room {
+    route.map_or(Room::default(), |route| Room { unit: UNIT_BYTES, copies: route.copies() })
 }
 
 /// The walks of a backward pass.
@@ -135,7 +140,7 @@ impl<'w, 'p, 'a> Walks<'w, 'p, 'a> {
         queue: &Queue<'_>,
         layout: &Layout,
         base: u64,
-        rest: &backward::Params,
+        rest: &backward_pass::Params,
     ) -> Result<()> {
         let (call, route) = (&self.pass.call, &self.route);
         let at = |offset: usize| Address::new(base + 4 * offset as u64);
@@ -175,7 +180,7 @@ impl<'w, 'p, 'a> Walks<'w, 'p, 'a> {
             queue.launch(&UNITS, || self.units_config(), units, &params)?;
             queue.launch_early(&CHAIN, || self.chain_config(), walks, &params)?;
             if self.pass.needs_chunks() {
-                queue.launch_early(&HOPPER_GRADIENTS, || self.gradients_config(), gradients, rest)?;
+                queue.launch_early(&GRADIENTS, || self.gradients_config(), gradients, rest)?;
             }
         }
         Ok(())

@@ -81,34 +81,14 @@ template <bool FORWARDS> struct Walk : Columns {
 
   // ---- a warpgroup that computes
 
-  DEVICE void load_values(FragmentA (&v)[4], const char* from) const {
-#pragma unroll
-    for (int k = 0; k < 4; k++) load_matrices<true>(v[k].v, from + V_AT + fragment + k * 2048);
-  }
-  // what they are times factors of steps
-  DEVICE static void weigh(FragmentA (&to)[4], const FragmentA (&v)[4], const float2 (&factor)[8]) {
+  // steps times factors of theirs
+  DEVICE static void weigh_steps(FragmentA (&to)[4], const FragmentA (&v)[4], const float2 (&factor)[8]) {
 #pragma unroll
     for (int i = 0; i < 16; i++) {
       const u32 two = v[i / 4].v[i % 4];
       to[i / 4].v[i % 4] = pack_bf16(low_bf16(two) * factor[i / 2].x, high_bf16(two) * factor[i / 2].y);
     }
   }
-  DEVICE static void weigh(FragmentA (&to)[4], const Sums<64>& v, const float2 (&factor)[8], f32 sign) {
-#pragma unroll
-    for (int i = 0; i < 16; i++) to[i / 4].v[i % 4] = pack_bf16(sign * v.v[2 * i] * factor[i / 2].x, sign * v.v[2 * i + 1] * factor[i / 2].y);
-  }
-  DEVICE void multiply_keys(Sums<64>& sums, const FragmentA (&state)[KEYS / 16], const char* from) const {
-    const u64 keys = operand(from + K_AT);
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) multiply<false>(sums, state[k], columns_of(keys, k), k > 0);
-  }
-  // S^T += what is given times rows of keys or queries
-  DEVICE static void add_rows(Sums<KEYS>& s, const FragmentA (&steps)[4], const char* rows) {
-    const u64 lines = operand(rows, TILE);
-#pragma unroll
-    for (int k = 0; k < 4; k++) multiply<true>(s, steps[k], further(lines, k * 2048), true);
-  }
-
   DEVICE void step_forwards(Sums<KEYS>& s, const FragmentA (&state)[KEYS / 16], FragmentA (&d)[4], const char* from, u32 phase) const {
     Sums<64> sums;
     FragmentA e[4];
@@ -116,7 +96,7 @@ template <bool FORWARDS> struct Walk : Columns {
     products_fence();
     multiply_keys(sums, state, from);
     products_commit();
-    load_values(e, from);
+    load_steps(e, from + V_AT);
     load_factors(beta, from, BETAS), load_factors(factor, from, ENTERING);
     hand_over(state, S_AT, barriers.state_full, barriers.state_free, phase);
     products_wait();
@@ -127,17 +107,15 @@ template <bool FORWARDS> struct Walk : Columns {
       u32& two = e[i / 4].v[i % 4];
       two = pack_bf16(beta[i / 2].x * low_bf16(two) - factor[i / 2].x * sums.v[2 * i], beta[i / 2].y * high_bf16(two) - factor[i / 2].y * sums.v[2 * i + 1]);
     }
-    const u64 t = operand(from + UNIT_AT);
     products_fence();
-#pragma unroll
-    for (int k = 0; k < 4; k++) multiply<false>(sums, e[k], columns_of(t, k), k > 0);
+    multiply_units(sums, e, from);
     products_commit();
     decay(s, from);
     load_factors(factor, from, LEAVING);
     products_wait();
     pin(sums.v);
     hold(e);
-    weigh(d, sums, factor, 1.f);
+    weigh(d, sums, factor);
     products_fence();
     add_rows(s, d, from + K_AT);
     products_commit();
@@ -149,7 +127,7 @@ template <bool FORWARDS> struct Walk : Columns {
     Sums<64> sums, of_dy;
     FragmentA dy[4], read[4];
     float2 factor[8];
-    load_values(dy, from);
+    load_steps(dy, from + V_AT);
     const u64 a = operand(from + UNIT_AT + A_AT), t = operand(from + UNIT_AT);
     products_fence();
     multiply_keys(sums, state, from);
@@ -158,7 +136,7 @@ template <bool FORWARDS> struct Walk : Columns {
     products_commit();
     hand_over(state, S_AT, barriers.state_full, barriers.state_free, phase);
     load_factors(factor, from, READING);
-    weigh(read, dy, factor);
+    weigh_steps(read, dy, factor);
     load_factors(factor, from, LEAVING);
     products_wait();
     pin(sums.v), pin(of_dy.v);

@@ -81,37 +81,6 @@ DEVICE void multiply_states(const Work& w, const char* stage, int slice) {
   if (threadIdx.x % 32 == 0) total = slice == 0 ? sum : total + sum;
 }
 
-// The products of a slice in two parts, for fewer registers: those of X, and of steps with each other, then those of what has decayed. Beside the first one runs
-// `first`, and `second` beside the other.
-template <typename First, typename Second>
-DEVICE void multiply_slice(const Params& p, const Work& w, Parts& parts, Pairs& pairs, const char* stage, const FragmentA (&x)[4], First first, Second second) {
-  FragmentA dy[4], d[4];
-#pragma unroll
-  for (int k = 0; k < 4; k++) {
-    load_matrices<false>(dy[k].v, stage + DY_AT + (lines_at() ^ k * 32));
-#pragma unroll
-    for (int i = 0; i < 4; i++) dy[k].v[i] = w.part == 0 ? dy[k].v[i] : x[k].v[i];
-  }
-  products_fence();
-  add_lines(parts.r, x, stage + STATE_AT + w.part * TILE), add_lines(pairs.of, dy, stage + D_AT);
-  products_commit();
-  first();
-  products_wait();
-  pin(sums_of(parts.r).v), pin(sums_of(pairs.of).v);
-  hold(x, p.seqlen < 0, w.shared), hold(dy, p.seqlen < 0, w.shared);
-  const int low = w.rows + row_of(0), high = w.rows + row_of(2);
-#pragma unroll
-  for (int k = 0; k < 4; k++) load_matrices<false>(dy[k].v, stage + DY_AT + (lines_at() ^ k * 32)), load_matrices<true>(d[k].v, stage + D_AT + columns_at() + k * 2048);
-  scale_rows(dy, w.token(SINCE, low), w.token(SINCE, high)), scale_rows(d, w.token(UNTIL, low), w.token(UNTIL, high));
-  products_fence();
-  add_lines(parts.q, dy, stage + STATE_AT + w.part * TILE), add_lines(parts.w, d, stage + GRADIENT_AT + w.part * TILE);
-  products_commit();
-  second();
-  products_wait();
-  pin(sums_of(parts.q).v), pin(sums_of(parts.w).v);
-  hold(dy, p.seqlen < 0, w.shared), hold(d, p.seqlen < 0, w.shared);
-}
-
 // A warp's steps of half of a slice's columns: a thread has eight columns of two steps.
 struct Values {
   int step, column;
@@ -171,6 +140,45 @@ struct Values {
   DEVICE static char* room(const Work& w) { return w.tile(ROOMS_AT + int(threadIdx.x) / 32 * ROOM_BYTES); }
 };
 
+// A slice in a stage, and what a warp has of it.
+struct Slice {
+  int index;
+  const char* stage;
+  Values values;
+  FragmentA x[4];
+};
+
+// The products of a slice in two parts, for fewer registers: those of X, and of steps with each other, then those of what has decayed. The state's product
+// with its gradient runs beside the first one, and v's gradient beside the other.
+DEVICE void multiply_slice(const Params& p, const Work& w, Parts& parts, Pairs& pairs, const Slice& slice) {
+  const char* const stage = slice.stage;
+  FragmentA dy[4], d[4];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    load_matrices<false>(dy[k].v, stage + DY_AT + (lines_at() ^ k * 32));
+#pragma unroll
+    for (int i = 0; i < 4; i++) dy[k].v[i] = w.part == 0 ? dy[k].v[i] : slice.x[k].v[i];
+  }
+  products_fence();
+  add_lines(parts.r, slice.x, stage + STATE_AT + w.part * TILE), add_lines(pairs.of, dy, stage + D_AT);
+  products_commit();
+  multiply_states(again(w), stage, slice.index);
+  products_wait();
+  pin(sums_of(parts.r).v), pin(sums_of(pairs.of).v);
+  hold(slice.x, p.seqlen < 0, w.shared), hold(dy, p.seqlen < 0, w.shared);
+  const int low = w.rows + row_of(0), high = w.rows + row_of(2);
+#pragma unroll
+  for (int k = 0; k < 4; k++) load_matrices<false>(dy[k].v, stage + DY_AT + (lines_at() ^ k * 32)), load_matrices<true>(d[k].v, stage + D_AT + columns_at() + k * 2048);
+  scale_rows(dy, w.token(SINCE, low), w.token(SINCE, high)), scale_rows(d, w.token(UNTIL, low), w.token(UNTIL, high));
+  products_fence();
+  add_lines(parts.q, dy, stage + STATE_AT + w.part * TILE), add_lines(parts.w, d, stage + GRADIENT_AT + w.part * TILE);
+  products_commit();
+  slice.values.finish(p, again(w), slice.index);
+  products_wait();
+  pin(sums_of(parts.q).v), pin(sums_of(parts.w).v);
+  hold(dy, p.seqlen < 0, w.shared), hold(d, p.seqlen < 0, w.shared);
+}
+
 // All slices of a head of values.
 DEVICE void take_slices(const Params& p, const Work& all, int own, Parts& parts, Pairs& pairs) {
 #pragma unroll 1
@@ -183,15 +191,11 @@ DEVICE void take_slices(const Params& p, const Work& all, int own, Parts& parts,
     barrier_wait(full_of(w, turn % 2), turn / 2 % 2);
     __syncthreads();
     if (next < GROUP * SLICES) load_slice(p, w, w.head - own + next / SLICES, next / SLICES % 2, next % SLICES, next % 2);
-    const Values values(p, w, slice);
-    FragmentA x[4];
+    Slice now = {slice, stage, Values(p, w, slice)};
 #pragma unroll
-    for (int k = 0; k < 4; k++) load_matrices<true>(x[k].v, stage + X_AT + columns_at() + k * 2048);
-    Values::put(w, x);
-    if constexpr (NEEDS_KEYS)
-      multiply_slice(p, w, parts, pairs, stage, x, [&] { multiply_states(again(w), stage, slice); }, [&] { values.finish(p, again(w), slice); });
-    else
-      values.finish(p, w, slice);
+    for (int k = 0; k < 4; k++) load_matrices<true>(now.x[k].v, stage + X_AT + columns_at() + k * 2048);
+    Values::put(w, now.x);
+    if constexpr (NEEDS_KEYS) multiply_slice(p, w, parts, pairs, now); else now.values.finish(p, w, slice);
   }
   __syncthreads();
 }

@@ -77,6 +77,37 @@ struct Columns {
     meet<1, 128 * WARPGROUPS>();
   }
 
+  // ---- products of a chunk, between a fence and a commit
+
+  // Columns of steps as they lie in a tile.
+  DEVICE void load_steps(FragmentA (&to)[4], const char* tile) const {
+#pragma unroll
+    for (int k = 0; k < 4; k++) load_matrices<true>(to[k].v, tile + fragment + k * 2048);
+  }
+  // S^T K^T
+  DEVICE static void multiply_keys(Sums<64>& sums, const FragmentA (&state)[KEYS / 16], const char* stage) {
+    const u64 keys = operand(stage + K_AT);
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) multiply<false>(sums, state[k], columns_of(keys, k), k > 0);
+  }
+  // steps times T^T
+  DEVICE static void multiply_units(Sums<64>& sums, const FragmentA (&steps)[4], const char* stage) {
+    const u64 t = operand(stage + UNIT_AT);
+#pragma unroll
+    for (int k = 0; k < 4; k++) multiply<false>(sums, steps[k], columns_of(t, k), k > 0);
+  }
+  // S^T += steps times rows of keys or queries
+  DEVICE static void add_rows(Sums<KEYS>& s, const FragmentA (&steps)[4], const char* rows) {
+    const u64 lines = operand(rows, TILE);
+#pragma unroll
+    for (int k = 0; k < 4; k++) multiply<true>(s, steps[k], further(lines, k * 2048), true);
+  }
+  // Sums times factors of steps.
+  DEVICE static void weigh(FragmentA (&to)[4], const Sums<64>& sums, const float2 (&factor)[8], f32 sign = 1.f) {
+#pragma unroll
+    for (int i = 0; i < 16; i++) to[i / 4].v[i % 4] = pack_bf16(sign * sums.v[2 * i] * factor[i / 2].x, sign * sums.v[2 * i + 1] * factor[i / 2].y);
+  }
+
   DEVICE void decay(Sums<KEYS>& s, const char* stage) const {
     const f32* const whole = factors(stage, WHOLE);
     if constexpr (BY_CHANNEL) {

@@ -32,15 +32,12 @@ struct Keeper : Columns {
       char* const from = stage(turn);
       if (chunk == w.cut) clear_rest<Reader::WARPGROUPS>(from, w.count(chunk), values_at);
       Sums<64> sums;
-      const u64 keys = operand(from + K_AT), t = operand(from + UNIT_AT);
       products_fence();
-#pragma unroll
-      for (int k = 0; k < KEYS / 16; k++) multiply<false>(sums, state[k], columns_of(keys, k), k > 0);
+      multiply_keys(sums, state, from);
       products_commit();
       FragmentA e[4], d[4];
       float2 factor[8];
-#pragma unroll
-      for (int k = 0; k < 4; k++) load_matrices<true>(e[k].v, from + values_at + fragment + k * 2048);
+      load_steps(e, from + values_at);
       load_factors(factor, from, ENTERING);
       reader.give(state, chunk);
       products_wait();
@@ -49,20 +46,16 @@ struct Keeper : Columns {
       reader.state_is_given();
       subtract(e, sums, factor);
       products_fence();
-#pragma unroll
-      for (int k = 0; k < 4; k++) multiply<false>(sums, e[k], columns_of(t, k), k > 0);
+      multiply_units(sums, e, from);
       products_commit();
       decay(s, from);
       load_factors(factor, from, LEAVING);
       products_wait();
       pin(sums.v);
       hold(e);
-#pragma unroll
-      for (int i = 0; i < 16; i++) d[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i] * factor[i / 2].x, sums.v[2 * i + 1] * factor[i / 2].y);
-      const u64 rows = operand(from + WRITTEN_AT, TILE);
+      weigh(d, sums, factor);
       products_fence();
-#pragma unroll
-      for (int k = 0; k < 4; k++) multiply<true>(s, d[k], further(rows, k * 2048), true);
+      add_rows(s, d, from + WRITTEN_AT);
       products_commit();
       reader.give(sums, chunk);
       Barrier& empty = ring.empty[turn.at];

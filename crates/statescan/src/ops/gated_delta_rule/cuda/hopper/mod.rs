@@ -3,14 +3,14 @@
 pub(super) mod backward;
 pub(super) mod segments;
 
-use super::{Call, GATES, INPUTS, Inputs};
+use super::{Call, INPUTS, Inputs, by_time};
 use crate::cuda::{
     Address, BLOCKS, COMMON, Config, HOPPER, Header, Launch, MMA, Numbers, PlannedLaunch, Program, Queue, SEQUENCES, SLOTS,
     STEP_SIZE, Strided, Swizzle, TensorMap, Tiling, header, neighbours, params,
 };
 use crate::error::Result;
 use crate::ops::gated_delta_rule::Targets;
-use crate::ops::gated_delta_rule::cuda::forward::by_time;
+use crate::ops::gated_delta_rule::gates::GATES;
 use crate::ops::on_cuda::{States, dtype, read, type_of};
 use crate::ops::sequences::Sequences;
 use crate::tensor::{DType, View};

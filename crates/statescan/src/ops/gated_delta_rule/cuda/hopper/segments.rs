@@ -1,9 +1,10 @@
 //! Sequences of few heads are cut into segments, which walk beside each other: once for what each of them leaves alone, and, once states have been
 //! handed on from one to the next, for the results.
 
-use super::{ALIGNMENT, CHUNK, COLUMNS, GATES, INPUTS, KEEPER, PRELUDE, Params, Route, TILE, UNIT, unit_bytes};
+use super::{ALIGNMENT, CHUNK, COLUMNS, INPUTS, KEEPER, PRELUDE, Params, Route, TILE, UNIT, unit_bytes};
 use crate::cuda::{Config, Launch, Program, SEQUENCES, SLOTS};
 use crate::ops::gated_delta_rule::cuda::Call;
+use crate::ops::gated_delta_rule::gates::GATES;
 use crate::ops::on_cuda::dtype;
 
 pub(in crate::ops::gated_delta_rule::cuda) static ENDS: Program<Params> =

@@ -5,9 +5,9 @@ mod plan;
 mod tests;
 
 use super::{OP, Problem};
-use crate::cuda::{COMMON, Config, Kernel, Program, Queue, STEP_SIZE, STEP_SLOTS, Strided, neighbours, params};
+use crate::cuda::{COMMON, Config, Kernel, PlannedLaunch, Program, Queue, STEP_SIZE, STEP_SLOTS, Strided, neighbours, params};
 use crate::error::Result;
-use crate::ops::gated_delta_rule::cuda::GATES;
+use crate::ops::gated_delta_rule::gates::GATES;
 use crate::ops::on_cuda::{StepSlotTypes, StepSlots, dtype, single_only};
 use crate::ops::slots::Slots;
 use crate::tensor::{DType, View};
@@ -21,6 +21,8 @@ params! {
     struct Params {
         /// (slot, head, key, column)
         state: Strided,
+        /// Where states are read, if they lie apart from those that are written.
+        before: Strided,
         /// (row, head of keys, key)
         q: Strided,
         k: Strided,
@@ -52,15 +54,38 @@ params! {
 
 /// The views that a step reads and writes beside its arguments.
 #[derive(Clone, Copy)]
-pub(super) struct Places<'v> {
+pub(in crate::ops::gated_delta_rule) struct Places<'v> {
     pub state: View<'v>,
+    /// The states before the step, where they are not those that are written.
+    pub before: Option<View<'v>>,
     pub y: View<'v>,
     /// The states of the rows, which only the device can read.
     pub indices: Option<View<'v>>,
     pub slots: Option<&'v Slots<'v>>,
+    /// Of sequences of tokens that have no slots.
+    pub bounds: Option<View<'v>>,
 }
 
-pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, places: &Places<'_>) -> Result<()> {
+impl Places<'_> {
+    /// Sequences, of which each has a state, among so many rows.
+    fn sequences(&self, rows: usize) -> usize {
+        let bounded = self.bounds.map(|bounds| bounds.len() - 1);
+        self.slots.map(|slots| slots.read.len()).or(bounded).unwrap_or(rows)
+    }
+
+    /// Whether sequences of so many rows may have other than one token.
+    fn has_many(&self, rows: usize) -> bool {
+        self.bounds.is_some() || self.slots.is_some_and(|slots| slots.has_many(rows))
+    }
+}
+
+/// Whether neighbouring threads take the columns of states that lie so, and not their keys.
+pub(in crate::ops::gated_delta_rule) fn by_column(states: &View<'_>) -> bool {
+    states.strides()[2] != 1 || states.strides()[3] == 1
+}
+
+/// Puts the kernel of a step into a stream.
+pub(in crate::ops::gated_delta_rule) fn update(queue: &Queue<'_>, problem: &Problem<'_>, places: &Places<'_>) -> Result<()> {
     single_only(problem.double, "gated_delta_rule_update in f64")?;
     let shape = shape(problem, places);
     let plan = queue.find(|| Plan::new(&shape))?;
@@ -69,19 +94,22 @@ pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, places: &Places<'
     unsafe { kernel(problem, places, &plan).launch(queue, &UPDATE) }.map_err(Into::into)
 }
 
+/// The launch of a call of one token.
+pub(in crate::ops::gated_delta_rule) fn plan(problem: &Problem<'_>, places: &Places<'_>) -> Result<PlannedLaunch> {
+    Ok(PlannedLaunch::new("forward", UPDATE.kernel, Plan::new(&shape(problem, places))?.launch))
+}
+
 fn shape(p: &Problem<'_>, places: &Places<'_>) -> Shape {
     let state = &places.state;
-    let strides = state.strides();
-    // columns side by side are taken by neighbouring threads, and so are keys where only they are
-    let by_column = strides[2] != 1 || strides[3] == 1;
+    let by_column = by_column(state);
     let (axis, count) = if by_column { (3, p.values) } else { (2, p.keys) };
     let most = 16 / state.dtype().size();
-    let together = count.is_multiple_of(most) && neighbours(state, axis, most) == most;
+    let are_together = |states: &View<'_>| neighbours(states, axis, most) == most;
+    let together = count.is_multiple_of(most) && are_together(state) && places.before.as_ref().is_none_or(are_together);
     // a state that stays in registers from token to token has no room for eight columns; along keys the order of sums would be another one
-    let few = by_column && places.slots.is_some_and(|slots| slots.has_many(p.rows.len()));
+    let few = by_column && places.has_many(p.rows.len());
     let vector = if together { most.min(if few { 4 } else { most }) } else { 1 };
-    let rows = places.slots.map_or(p.rows.len(), |slots| slots.read.len());
-    Shape { states: rows * p.heads * p.group, keys: p.keys, columns: p.values, by_column, vector }
+    Shape { states: places.sequences(p.rows.len()) * p.heads * p.group, keys: p.keys, columns: p.values, by_column, vector }
 }
 
 fn kernel<'k>(p: &'k Problem<'_>, places: &'k Places<'k>, plan: &'k Plan) -> Kernel<Params, impl Fn() -> Config + 'k> {
@@ -94,7 +122,8 @@ fn config(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Config {
     // whether a thread's keys are one access
     let together = |view: &View<'_>| vector > 1 && view.rank() == 3 && neighbours(view, 2, vector) == vector;
     Config::default()
-        .with(&StepSlotTypes(places.slots, p.rows.len()))
+        .with(&StepSlotTypes::of(places.slots, p.rows.len()).bounded(places.bounds))
+        .flag("APART", places.before.is_some())
         .dtype("STATE", places.state.dtype())
         .dtype("QUERY", p.q.dtype())
         .dtype("KEY", p.k.dtype())
@@ -128,6 +157,7 @@ fn config(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Config {
 fn params(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Params {
     Params {
         state: Strided::of(&places.state),
+        before: Strided::of_option(&places.before),
         q: Strided::of(&p.q),
         k: Strided::of(&p.k),
         v: Strided::of(&p.v),
@@ -137,7 +167,7 @@ fn params(p: &Problem<'_>, places: &Places<'_>, plan: &Plan) -> Params {
         bias: Strided::of_option(&p.dt_bias),
         y: Strided::of(&places.y),
         indices: Strided::of_option(&places.indices),
-        slots: StepSlots::of(places.slots, p.rows.len(), places.state.shape()[0]),
+        slots: StepSlots::of(places.slots, p.rows.len(), places.state.shape()[0]).bounded(places.bounds, p.rows.len()),
         states: places.state.shape()[0] as i64,
         heads: (p.heads * p.group) as u32,
         group: p.group.max(1) as u32,

@@ -13,9 +13,19 @@ fn check(suite: &mut Suite, args: &Args<'_>, state: View<'static>) {
 fn check_slots(suite: &mut Suite, args: &Args<'_>, slots: Option<&Slots<'_>>, state: View<'static>) {
     let sizes = Sizes::new(args, Device::Cuda(0), slots.is_some(), state.shape()).unwrap();
     let problem = sizes.problem(args, state.dtype());
-    let places = Places { state, y: args.v, indices: args.state_batch_indices, slots };
-    let plan = Plan::new(&shape(&problem, &places)).unwrap();
-    suite.add(&UPDATE, &(kernel(&problem, &places, &plan).config)(), 0);
+    let places = Places { state, before: None, y: args.v, indices: args.state_batch_indices, slots, bounds: None };
+    add(suite, &problem, &places);
+    if slots.is_none() && places.indices.is_none() && state.dtype() == DType::F32 {
+        // as calls of one token have it
+        for bounds in [None, Some(tensor(DType::I32, &[3]))] {
+            add(suite, &problem, &Places { before: Some(state), bounds, ..places });
+        }
+    }
+}
+
+fn add(suite: &mut Suite, problem: &Problem<'_>, places: &Places<'_>) {
+    let plan = Plan::new(&shape(problem, places)).unwrap();
+    suite.add(&UPDATE, &(kernel(problem, places, &plan).config)(), 0);
 }
 
 #[test]

@@ -1,6 +1,7 @@
-// One step of the gated delta rule, the state updated in place. A block has some columns of one state and holds all of their keys in registers, so that
-// the state is read and written once: first its products with the key and the query, whose sums over keys come with those for the lengths of both, then
-// the update. Neighbouring threads lie along columns (BY_COLUMN), or along keys where these lie side by side. Sums are taken in a fixed order.
+// One step of the gated delta rule, the state updated in place, or read in one slot, or in a tensor of its own (APART), and written in another. A block has
+// some columns of one state and holds all of their keys in registers, so that the state is read and written once: first its products with the key and the
+// query, whose sums over keys come with those for the lengths of both, then the update. Neighbouring threads lie along columns (BY_COLUMN), or along keys
+// where these lie side by side. Sums are taken in a fixed order.
 #include "gates.cuh"
 #include "step_slots.cuh"
 
@@ -44,15 +45,24 @@ struct Part {
   Neighbours<STATE, VECTOR> v[PIECES][GROUPS];
   DEVICE f32 at(int i, int j) const { return to_f32(v[i / VECTOR_N][j / VECTOR_P].v[i % VECTOR_N + j % VECTOR_P]); }
 };
-// job(piece, group, address) for the vectors that exist
-template <typename Job> DEVICE void each_vector(const Params& p, const Place& place, STATE* state, Job job) {
+// job(piece, group, address) for the vectors that exist, in a state of `states`
+template <typename Job> DEVICE void each_vector(const Params& p, const Strided& states, const Place& place, STATE* state, Job job) {
 #pragma unroll
   for (int piece = 0; piece < PIECES; piece++)
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
       const i64 n = key_of(place, piece * VECTOR_N), column = column_of(place, group * VECTOR_P);
-      if (has_key(int(n)) && column < p.columns) job(piece, group, state + n * p.state.stride[2] + column * p.state.stride[3]);
+      if (has_key(int(n)) && column < p.columns) job(piece, group, state + n * states.stride[2] + column * states.stride[3]);
     }
+}
+
+// States that are read.
+DEVICE const Strided& states_before(const Params& p) { return APART ? p.before : p.state; }
+// Where the state before a sequence lies, and where that after a token of it goes: without slots each sequence has its own, after its last token.
+DEVICE i64 state_read(const Params& p, i64 sequence) { return SLOTTED ? slot_read(p.slots, sequence) : sequence; }
+DEVICE i64 state_written(const Params& p, i64 sequence, const Tokens& tokens, i64 token) {
+  if constexpr (SLOTTED) return slot_written(p.slots, sequence, tokens, token);
+  return token + 1 == tokens.end ? sequence : -1;
 }
 
 // Adds up what the threads of a column have of its sums.
@@ -128,8 +138,8 @@ struct Keys {
   }
 };
 
-DEVICE void read_part(Part& part, const Params& p, const Place& place, STATE* state) {
-  each_vector(p, place, state, [&](int piece, int group, const STATE* from) {
+DEVICE void read_part(Part& part, const Params& p, const Place& place, i64 slot) {
+  each_vector(p, states_before(p), place, at<STATE>(states_before(p), slot, place.head), [&](int piece, int group, const STATE* from) {
     part.v[piece][group] = *reinterpret_cast<const Neighbours<STATE, VECTOR>*>(from);
   });
 }
@@ -159,7 +169,7 @@ DEVICE void step(const Params& p, const Place& place, Part& part, STATE* state, 
     if (place.first_key == 0 && column < p.columns) assign(*at<Y>(p.y, place.row, place.head, column), y);
     written[j] = by_k * d;
   }
-  each_vector(p, place, state, [&](int piece, int group, STATE* to) {
+  each_vector(p, p.state, place, state, [&](int piece, int group, STATE* to) {
     Neighbours<STATE, VECTOR> after;
 #pragma unroll
     for (int e = 0; e < VECTOR; e++) {
@@ -174,18 +184,18 @@ DEVICE void step(const Params& p, const Place& place, Part& part, STATE* state, 
 // The tokens of a sequence, whose state is read once and stays in registers, as it is stored.
 DEVICE void walk(const Params& p, Place& place, i64 sequence) {
   const Tokens tokens = tokens_of(p.slots, sequence);
-  const i64 from = slot_read(p.slots, sequence);
+  const i64 from = state_read(p, sequence);
   Part part = {};
-  if (from >= 0) read_part(part, p, place, at<STATE>(p.state, from, place.head));
+  if (from >= 0) read_part(part, p, place, from);
   if (tokens.first == tokens.end) {
-    const i64 slot = slot_written(p.slots, sequence, tokens, tokens.first - 1);
+    const i64 slot = state_written(p, sequence, tokens, tokens.first - 1);
     if (slot >= 0)
-      each_vector(p, place, at<STATE>(p.state, slot, place.head), [&](int piece, int group, STATE* to) { write_at_once(to, part.v[piece][group]); });
+      each_vector(p, p.state, place, at<STATE>(p.state, slot, place.head), [&](int piece, int group, STATE* to) { write_at_once(to, part.v[piece][group]); });
     return;
   }
 #pragma unroll 1
   for (place.row = tokens.first; place.row < tokens.end; place.row++) {
-    const i64 slot = slot_written(p.slots, sequence, tokens, place.row);
+    const i64 slot = state_written(p, sequence, tokens, place.row);
     step(p, place, part, at<STATE>(p.state, max(slot, i64(0)), place.head), slot >= 0);
     // sums of the next token take the place of those of this one
     if constexpr (WARPS > 1) __syncthreads();
@@ -214,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta_rule_update(co
   }
   if (alive) {
     Part part = {};
-    if (!SLOTTED || slot >= 0) read_part(part, p, place, at<STATE>(p.state, slot, place.head));
+    if (!SLOTTED || slot >= 0) read_part(part, p, place, slot);
     step(p, place, part, at<STATE>(p.state, SLOTTED ? max(slot_after, i64(0)) : slot_after, place.head), !SLOTTED || slot_after >= 0);
   }
 #pragma unroll

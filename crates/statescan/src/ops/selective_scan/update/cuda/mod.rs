@@ -122,7 +122,7 @@ fn config(p: &Problem<'_>, rows: &Rows<'_>, shape: &Shape, plan: &Plan) -> Confi
     let step_size = StepTypes::of(&p.dt.view, &bias, &dt_a, p.step_size);
     Config::default()
         .with(&step_size)
-        .with(&StepSlotTypes(rows.slots, p.rows.len()))
+        .with(&StepSlotTypes::of(rows.slots, p.rows.len()))
         .dtype("STATE", p.state.view.dtype())
         .dtype("X", p.x.view.dtype())
         .dtype("A", p.a.view.dtype())
