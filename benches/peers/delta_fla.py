@@ -68,27 +68,33 @@ def error(function, tensors):
 
 
 @torch.no_grad()
-def row(name, sizes, functions, channels=False):
+def row(name, sizes, functions, channels):
     tensors = inputs(sizes, channels)
     errors = [error(function, tensors) for function in functions]
     own, peer = call_times([functools.partial(call, function, tensors) for function in functions])
     print(f"| {name} | {sizes} | {own:.1f} | {peer:.1f} | {peer / own:.2f} | {errors[0]:.1e}, {errors[1]:.1e} |", flush=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
-    print(torch.cuda.get_device_name(), torch.__version__)
-    print("| | (batch, seqlen, heads, heads of values) | statescan | fla | ratio | errors |\n|---|---|---|---|---|---|")
+def rows():
+    """Names of rows, sizes, functions of both, and whether each channel has a decay."""
     recurrent = ours.fused_recurrent_gated_delta_rule, gdn.fused_recurrent_gated_delta_rule
     whole = ours.chunk_gated_delta_rule, gdn.chunk_gated_delta_rule
-    by_channel = ours.chunk_kda, kda.chunk_kda
-    for sizes in STEPS:
-        row("step", sizes, recurrent)
-    for sizes in FORWARD:
-        row("forward", sizes, whole)
-    for sizes in CHANNELS:
-        row("forward, a decay a channel", sizes, by_channel, True)
+    yield from (("step", sizes, recurrent, False) for sizes in STEPS)
+    recurrent = ours.fused_recurrent_kda, kda.fused_recurrent_kda
+    yield from (("step, a decay a channel", sizes, recurrent, True) for sizes in STEPS)
+    yield from (("forward", sizes, whole, False) for sizes in FORWARD)
+    yield from (("forward, a decay a channel", sizes, (ours.chunk_kda, kda.chunk_kda), True) for sizes in CHANNELS)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose names begin so")
+    only = parser.parse_args().only
+    print(torch.cuda.get_device_name(), torch.__version__)
+    print("| | (batch, seqlen, heads, heads of values) | statescan | fla | ratio | errors |\n|---|---|---|---|---|---|")
+    for name, *rest in rows():
+        if name.startswith(only):
+            row(name, *rest)
 
 
 if __name__ == "__main__":
