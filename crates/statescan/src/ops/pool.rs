@@ -7,7 +7,8 @@
 //!
 //! A sequence may be in **pieces**, which leave a state at each of its cuts: `write_indices` is (sequences, pieces) then, `cu_seqlens` has the bounds of
 //! pieces, and each piece but the first one of a sequence, in the direction of the scan, goes on from the state after the one before it. A piece may have
-//! no steps. A call has a pass for each piece of a sequence, from slot to slot. CUDA has no kernels for pieces, and S5 has no such passes.
+//! no steps. Where threads share out the sequences of a row, a call has a pass for each piece of a sequence, from slot to slot; S5 has one pass for all.
+//! CUDA has no kernels for pieces, and rows of `linear_scan` are one sequence each.
 //!
 //! The host checks slots that lie in its memory. On CUDA only the device reads them: a number that is no slot counts as negative, and two sequences with
 //! one slot give wrong results.
@@ -128,8 +129,8 @@ fn with_pool<'a>(args: &'a impl InPool, read: View<'a>, write: View<'a>) -> (Cal
 pub struct Pooled {
     pub(crate) op: &'static dyn Op,
     pub(crate) signature: &'static Signature,
-    /// Whether a pass on the CPU leaves steps alone that are in none of its sequences, so that there may be one for each piece.
-    pub(crate) in_pieces: bool,
+    /// Whether a pass on the CPU has one piece of each sequence, as sequences of a row are computed beside each other; else it has all, one after the other.
+    pub(crate) by_level: bool,
 }
 
 impl Pooled {
@@ -146,10 +147,10 @@ impl Pooled {
             return Err(Error::Presence { op, argument: argument.field, expected });
         }
         let there = |at: usize| call.views[len + at].expect("the presence of arguments is checked before");
-        let pool = Pool { states, read: there(0), write: there(1), level };
+        let pool = Pool { states, read: there(0), write: there(1), level: self.by_level.then_some(level) };
         let packed = self.signature.argument(BOUNDS).is_some_and(|at| own.views[at].is_some());
-        if pool.pieces().is_some() && !self.in_pieces {
-            return Err(Error::Unavailable { what: op, why: "a pass has all of a row, and takes no sequences in pieces" });
+        if pool.pieces().is_some() && self.signature.argument(BOUNDS).is_none() {
+            return Err(Error::Unavailable { what: op, why: "a row is one sequence, and has no bounds of pieces" });
         }
         if pool.pieces().is_some() && !packed {
             let expected = "is needed where `write_indices` has two axes: it has the bounds of pieces";
@@ -182,8 +183,8 @@ impl Step for Pooled {
         let pool = state.raw();
         let mut out = Written { workspace, ..Written::default() };
         (out.views[0], out.views[self.state()]) = (Some(y.reborrow()), Some(state.reborrow()));
-        let pieces = self.split(call, pool.as_read(), 0)?.1.pieces().unwrap_or(1).max(1);
-        (0..pieces).try_for_each(|level| self.prepare(exec, call, pool.as_read(), level)?.write(&mut out))
+        let pieces = self.split(call, pool.as_read(), 0)?.1.pieces().filter(|_| self.by_level);
+        (0..pieces.unwrap_or(1).max(1)).try_for_each(|level| self.prepare(exec, call, pool.as_read(), level)?.write(&mut out))
     }
 
     fn workspace_len(&self, exec: &Exec, call: &Call<'_>, state: &View<'_>) -> Result<usize> {

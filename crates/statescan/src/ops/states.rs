@@ -44,8 +44,8 @@ pub(crate) struct Pool<'a> {
     pub states: View<'a>,
     pub read: View<'a>,
     pub write: View<'a>,
-    /// The number of the piece of each sequence that is scanned.
-    pub level: usize,
+    /// The number of the piece of each sequence that is scanned, or all of them, one after the other.
+    pub level: Option<usize>,
 }
 
 impl<'a> Pool<'a> {
@@ -108,22 +108,23 @@ impl<'a> Pool<'a> {
         let all = core::mem::take(&mut segments.list);
         for (sequence, own) in all.chunks(pieces).enumerate() {
             let own = own.iter().zip(&write[sequence * pieces..]);
-            let piece = match reverse {
-                false => nth_piece(self.level, read[sequence], own),
-                true => nth_piece(self.level, read[sequence], own.rev()),
-            };
-            segments.list.extend(piece);
+            match reverse {
+                false => put_pieces(&mut segments.list, self.level, read[sequence], own),
+                true => put_pieces(&mut segments.list, self.level, read[sequence], own.rev()),
+            }
         }
         Ok(())
     }
 }
 
-/// The piece of a sequence with this number, those that leave no state being one with the next one.
-fn nth_piece<'s>(
-    number: usize,
+/// Adds the piece of a sequence with this number, or all of them, those that leave no state being one with the next one. Each of all goes on from the
+/// slot of the one before it that has steps: those without steps copy that state, too, once it is there.
+fn put_pieces<'s>(
+    to: &mut Vec<Segment>,
+    number: Option<usize>,
     read: Option<usize>,
     pieces: impl ExactSizeIterator<Item = (&'s Segment, &'s Option<usize>)>,
-) -> Option<Segment> {
+) {
     let place = |slot: Option<usize>| slot.map(|slot| -> StateRow { (slot, 0) });
     let (mut begun, mut before, mut at, last) = (None, read, 0, pieces.len() - 1);
     for (own, (piece, &write)) in pieces.enumerate() {
@@ -131,12 +132,14 @@ fn nth_piece<'s>(
         if write.is_none() && own < last {
             continue;
         }
-        if at == number {
-            return Some(Segment { start, initial: place(before), last: place(write), ..*piece });
+        if number.is_none_or(|number| number == at) {
+            to.push(Segment { start, initial: place(before), last: place(write), ..*piece });
         }
-        (begun, before, at) = (None, write, at + 1);
+        if number.is_some() || start < piece.end {
+            before = write;
+        }
+        (begun, at) = (None, at + 1);
     }
-    None
 }
 
 /// The places of a call's states, once its time is divided.
@@ -198,6 +201,6 @@ pub(crate) mod testing {
     pub(crate) fn pool(dtype: DType, rows: usize, own: &[usize]) -> States<'static> {
         let states = tensor(dtype, &[&[2 * rows], own].concat());
         let (read, write) = (tensor(DType::I32, &[rows]), tensor(DType::I64, &[rows]));
-        States { pool: Some(Pool { states, read, write, level: 0 }), ..States::default() }
+        States { pool: Some(Pool { states, read, write, level: Some(0) }), ..States::default() }
     }
 }

@@ -55,11 +55,6 @@ impl Case {
         if self.packed { BOUNDS.len() - 1 } else { self.inputs[0].as_ref().unwrap().shape()[0] }
     }
 
-    /// Whether a pass has all of a row.
-    fn is_s5(&self) -> bool {
-        ["simplified_scan", "s5_inner", "linear_scan"].contains(&self.base.signature.name)
-    }
-
     fn state_at(&self) -> usize {
         self.base.signature.arguments.iter().position(|argument| argument.is_state()).unwrap()
     }
@@ -289,7 +284,7 @@ fn states_at_positions_are_those_that_cut_calls_leave() {
             for reverse in [false, true].into_iter().filter(|reverse| has_reverse || !reverse) {
                 (case.reverse, case.pool) = (reverse, Tensor::from_dense(&first, case.pool.dtype()));
                 let result = case.run(&exec, [read, &write], DType::I64);
-                if is_gpu(&exec) || case.is_s5() {
+                if is_gpu(&exec) {
                     assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
                     continue;
                 }
@@ -309,7 +304,7 @@ fn pieces_that_are_none_are_refused() {
     if common::device::only_gpu() {
         return println!("skipped: only the device reads bounds there");
     }
-    let plain = |case: &Case| case.packed && case.scenario.name == "plain" && !case.is_s5();
+    let plain = |case: &Case| case.packed && case.scenario.name == "plain";
     for mut case in cases(&[(DType::F32, DType::F32)]).filter(plain) {
         let (name, at) = (case.base.signature.name, case.base.signature.argument("cu_seqlens").unwrap());
         let mut refused = |bounds: &[i64], write: &[i64]| {
@@ -331,6 +326,17 @@ fn pieces_that_are_none_are_refused() {
         case.inputs[at] = Some(indices(DType::I32, &[0, 2, 40, 83]));
         let few = case.run(&Exec::cpu(2), [&[3, 6], &[0, 1, 2, 4]], DType::I64).unwrap_err();
         assert!(matches!(few, Error::Value { argument: "write_indices", .. }), "{few}");
+    }
+}
+
+#[test]
+fn rows_that_are_one_sequence_have_no_pieces() {
+    let named = |case: &Case| case.base.signature.name == "linear_scan" && case.scenario.name == "plain";
+    let case = cases(&[(DType::F32, DType::F32)]).find(named).unwrap();
+    let (rows, write): (usize, Vec<i64>) = (case.rows(), (0..2 * case.rows() as i64).collect());
+    for exec in executors() {
+        let refused = case.run(&exec, [&READ[..rows], &write], DType::I64).unwrap_err();
+        assert!(matches!(refused, Error::Unavailable { what: "linear_scan", .. }), "{refused}");
     }
 }
 

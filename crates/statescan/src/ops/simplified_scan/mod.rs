@@ -186,8 +186,8 @@ pub static POOLED: Signature = pool::pooled(&SIGNATURE, "simplified_scan_pooled"
 pub static POOLED_INNER: Signature = pool::pooled(&INNER, "s5_inner_pooled", &POOL, &POOL_WITH_SKIP);
 
 /// The operations on a pool of states.
-pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, in_pieces: false };
-pub(super) static INNER_IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &INNER, in_pieces: false };
+pub(super) static IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &SIGNATURE, by_level: false };
+pub(super) static INNER_IN_POOL: pool::Pooled = pool::Pooled { op: &Table, signature: &INNER, by_level: false };
 
 impl pool::InPool for Args<'_> {
     fn in_pool(&self) -> (Call<'_>, &'static pool::Pooled) {

@@ -9,7 +9,7 @@ use super::maps::{Map, product};
 use super::plan::{self, PANEL};
 use super::rows::{Dots, Load, Skip, Store, load_vector, store_vector};
 use super::scan::{chunks, split};
-use super::{Context, GradientTargets, Sources, Targets, forward, pass_on};
+use super::{Context, GradientTargets, Sources, Targets, forward, pass_on, without_steps};
 use crate::cpu::simd::Real;
 use crate::cpu::{Arena, Array, ArrayMut, Divided, Matrix, MatrixMut};
 use crate::exec::Exec;
@@ -48,7 +48,8 @@ struct Pass<'p, 'c, 'a, T> {
 }
 
 pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, sources: &Sources<'_>, targets: &GradientTargets) {
-    pass_on(problem, &sources.last_state, &targets.initial_state, false);
+    let [segments, _] = without_steps(problem);
+    pass_on(problem, &segments, &sources.last_state, &targets.initial_state, false);
     let context = Context::<T>::new(exec, problem, |u, state, y| u + 2 * state + y);
     let zeros = |len: usize| vec![T::default(); len];
     let mut sums = Sums {

@@ -5,7 +5,7 @@ use super::plan;
 use super::rows::{Load, Skip, Store, load_vector};
 use super::rule::Values;
 use super::scan::{Lanes, chunks, clear_padding, load_a, load_deltas, load_state, split, store_state, vectors, write_saved};
-use super::{Context, Targets, pass_on, rule};
+use super::{Context, Targets, pass_on, rule, without_steps};
 use crate::cpu::recurrence::{self, Steps, StepsMut};
 use crate::cpu::simd::{Cx, Field, Isa, Real};
 use crate::cpu::{Arena, Array, ArrayMut, Divided, Kernel, Matrix, MatrixMut, Room};
@@ -14,7 +14,8 @@ use crate::ops::simplified_scan::Problem;
 use core::ops::Range;
 
 pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
-    pass_on(problem, &problem.initial_state, &targets.last_state, true);
+    let [first, later] = without_steps(problem);
+    pass_on(problem, &first, &problem.initial_state, &targets.last_state, true);
     let context = Context::<T>::new(exec, problem, |_, state, _| state);
     if context.plan.tiles == 0 {
         return;
@@ -37,6 +38,7 @@ pub(super) fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets
             Emit { context: &context, targets, wave, packed, d: d.as_deref(), states: &states }.run(exec);
         }
     }
+    pass_on(problem, &later, &problem.initial_state, &targets.last_state, true);
 }
 
 /// `V = U B` for the steps of a wave.

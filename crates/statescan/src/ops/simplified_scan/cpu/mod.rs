@@ -26,6 +26,7 @@ use core::marker::PhantomData;
 use maps::{Map, Side};
 use plan::Plan;
 pub(crate) use plan::checkpoints_len;
+use std::collections::HashSet;
 
 pub(crate) fn forward(exec: &Exec, problem: &Problem<'_>, targets: &Targets) {
     match problem.double {
@@ -102,10 +103,26 @@ impl<'c, 'a, T: Real> Context<'c, 'a, T> {
     }
 }
 
-/// Segments without steps hand a state on as it is.
-fn pass_on(problem: &Problem<'_>, from: &Option<View<'_>>, to: &Option<RawViewMut>, forward: bool) {
+/// Segments without steps: those whose states are there before the scan, and those that go on from one that it leaves, as a piece of a sequence does.
+fn without_steps<'s>(problem: &'s Problem<'_>) -> [Vec<&'s Segment>; 2] {
+    let (list, mut left, mut parts) = (&problem.segments.list, HashSet::new(), [Vec::new(), Vec::new()]);
+    if list.iter().all(|segment| segment.len() > 0) {
+        return parts;
+    }
+    for segment in list {
+        if segment.len() > 0 {
+            left.extend(segment.last);
+        } else {
+            parts[usize::from(segment.initial.is_some_and(|state| left.contains(&state)))].push(segment);
+        }
+    }
+    parts
+}
+
+/// Such segments hand a state on as it is.
+fn pass_on(problem: &Problem<'_>, segments: &[&Segment], from: &Option<View<'_>>, to: &Option<RawViewMut>, forward: bool) {
     let Some(to) = to else { return };
-    for segment in problem.segments.list.iter().filter(|s| s.len() == 0) {
+    for segment in segments {
         let (source, target) = if forward { (segment.initial, segment.last) } else { (segment.last, segment.initial) };
         let Some((row, sequence)) = target else { continue };
         let to = to.index(0, row).index(0, sequence);
