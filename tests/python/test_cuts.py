@@ -45,6 +45,11 @@ def simplified_scan(steps, dtype):
     )
 
 
+def linear_scan(steps, dtype):
+    a, b = torch.rand(2, DIM, steps).to(dtype), torch.randn(2, DIM, steps).to(dtype)
+    return 2, lambda at, state: statescan.linear_scan(a[..., at], b[..., at], state)
+
+
 def causal_conv1d(steps, dtype):
     x, weight = torch.randn(2, DIM, steps).to(dtype), torch.randn(DIM, 4).to(dtype)
     return 2, lambda at, state: statescan.causal_conv1d(
@@ -52,8 +57,12 @@ def causal_conv1d(steps, dtype):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("make", [selective_scan, ssd_as_a_selective_scan, gated_delta_rule, simplified_scan, causal_conv1d])
+MAKERS = [selective_scan, ssd_as_a_selective_scan, gated_delta_rule, simplified_scan, linear_scan, causal_conv1d]
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+@each_dtype
+@pytest.mark.parametrize("make", MAKERS)
 def test_bits_do_not_depend_on_cuts(make, dtype):
     draw = random.Random(3)
     for steps in (1, 50, 333):
@@ -66,6 +75,22 @@ def test_bits_do_not_depend_on_cuts(make, dtype):
                 part, state = run(slice(start, end), state)
                 parts.append(part)
             assert torch.equal(torch.cat(parts, axis), y) and torch.equal(state, last), (steps, cuts)
+
+
+@each_dtype
+def test_steps_have_the_bits_of_their_scans(dtype):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 70, HEADS, WIDTH).to(dtype)
+    g, beta = -torch.rand(2, 70, HEADS), torch.rand(2, 70, HEADS)
+    x, weight = torch.randn(2, DIM, 70).to(dtype), torch.randn(DIM, 4).to(dtype)
+    ruled, last = statescan.gated_delta_rule(q, k, v, g, beta, qk_l2norm=True)
+    convolved, inputs = statescan.causal_conv1d(x, weight, activation="silu", return_final_states=True)
+    state, before = torch.zeros_like(last), torch.zeros_like(inputs)
+    for t in range(70):
+        one = statescan.gated_delta_rule_update(state, q[:, t], k[:, t], v[:, t], g[:, t], beta[:, t], qk_l2norm=True)
+        assert torch.equal(one, ruled[:, t])
+        assert torch.equal(statescan.causal_conv1d_update(x[..., t], before, weight, activation="silu"), convolved[..., t])
+    assert torch.equal(state, last) and torch.equal(before, inputs)
 
 
 def test_ssd_is_that_selective_scan():
