@@ -94,6 +94,12 @@ impl<P: Parameter> Program<P> {
         self.headers
     }
 
+    /// Returns the text behind the configuration.
+    #[cfg(feature = "testing")]
+    pub(crate) fn text(&self) -> &'static str {
+        self.text
+    }
+
     /// The whole program for a configuration.
     pub fn source(&self, config: &Config) -> Source {
         let mut declarations = Declarations::default();

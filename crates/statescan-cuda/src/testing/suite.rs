@@ -13,7 +13,11 @@ const SHARED: usize = 99 << 10;
 /// The most bytes of code: compiling takes about a second for each 100 KB, and the first use of a kernel waits for it.
 const LONGEST: usize = 160 << 10;
 
-/// The kernels that a test compiles: no warning, no spill, not too long, and no more shared memory of their own than the constant
+/// The most lines and parameters of a function.
+const LINES: usize = 60;
+const PARAMETERS: usize = 6;
+
+/// The kernels that a test compiles: no warning, no spill, not too long, no large function, and no more shared memory of their own than the constant
 /// `STATIC` says where a configuration has it ([`SharedMemory::beside`](crate::SharedMemory::beside)). A configuration is compiled for one of its
 /// architectures, the one that has met the fewest of its constants. It is left out where nothing of it is new: where some
 /// architecture has met each constant, and each of its own has compiled the kernel. So every type, flag and size is met
@@ -84,6 +88,10 @@ impl Suite {
         let (source, config) = (program.source(config), config.to_string());
         let missing = undeclared(program.headers(), &config);
         assert!(missing.is_empty(), "{}: headers use constants that they do not name as given: {missing:?}", program.kernel);
+        let texts = program.headers().iter().map(|header| (header.name, header.text)).chain([(program.kernel, program.text())]);
+        let large: Vec<_> =
+            texts.flat_map(|(name, text)| large_functions(text).into_iter().map(move |f| format!("{f} in {name}"))).collect();
+        assert!(large.is_empty(), "functions of more than {LINES} lines or {PARAMETERS} parameters: {large:?}");
         if !self.sources.insert((fnv1a(source.key().as_bytes()), architectures.to_vec())) {
             return;
         }
@@ -150,6 +158,72 @@ fn undeclared(headers: &[Header], config: &str) -> Vec<String> {
         missing.extend(used.difference(&named).map(|constant| format!("{constant} in {}", of.name)));
     }
     missing
+}
+
+/// The functions of a text with more lines or parameters than there should be. Each begins with `DEVICE`, as `common.cuh` defines it, or with what that
+/// stands for.
+fn large_functions(text: &str) -> Vec<String> {
+    let code: String = text.lines().map(|line| line.split("//").next().unwrap_or(line).to_string() + "\n").collect();
+    let marks = ["DEVICE ", "__device__ ", "__global__ "].into_iter().flat_map(|mark| code.match_indices(mark));
+    let functions = marks.filter_map(|(at, mark)| Function::at(&code[at + mark.len()..]));
+    let large = functions.filter(|f| f.lines > LINES || f.parameters > PARAMETERS);
+    large.map(|f| format!("{} ({} lines, {} parameters)", f.name, f.lines, f.parameters)).collect()
+}
+
+struct Function<'t> {
+    name: &'t str,
+    lines: usize,
+    parameters: usize,
+}
+
+impl<'t> Function<'t> {
+    /// The function whose declaration a text begins with; nothing where that is of a variable, or defined elsewhere.
+    fn at(text: &'t str) -> Option<Self> {
+        // bounds of a launch, or an operator that is written with parentheses, stand before the parameters
+        let next =
+            |from: usize| Some(from + text[from..].find(['(', ';', '{']).filter(|&at| text[from + at..].starts_with('('))?);
+        let mut open = next(0)?;
+        loop {
+            let close = open + closing(&text[open..])?;
+            let rest = text[close + 1..].trim_start();
+            let rest = rest.strip_prefix("const").unwrap_or(rest).trim_start();
+            // a constructor has its members first
+            let body = if rest.starts_with(':') { &rest[rest.find('{')?..] } else { rest };
+            if body.starts_with('{') {
+                let end = text.len() - body.len() + closing(body)?;
+                let name = words(&text[..open]).last()?;
+                return Some(Function {
+                    name,
+                    lines: text[..=end].lines().count(),
+                    parameters: parameters(&text[open + 1..close]),
+                });
+            }
+            open = next(close + 1)?;
+        }
+    }
+}
+
+/// The number of parameters between two parentheses.
+fn parameters(text: &str) -> usize {
+    let mut depth = 0;
+    let between = text.chars().filter(|&c| {
+        depth += i32::from("([<{".contains(c)) - i32::from(")]>}".contains(c));
+        c == ',' && depth == 0
+    });
+    between.count() + usize::from(!text.trim().is_empty())
+}
+
+/// Where what a text begins with ends, a parenthesis or a brace.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    text.char_indices().find_map(|(at, c)| {
+        match c {
+            '(' | '{' => depth += 1,
+            ')' | '}' => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at)
+    })
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -220,6 +294,19 @@ mod tests {
         ] {
             assert_eq!(undeclared(&[tiles, Header::new("rows.cuh", text)], &config), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn large_functions_are_found() {
+        let members = "struct S { DEVICE S(int a, Pair<int, int> b, int c, int d, int e, int f, int g) : a(a) {} };\n";
+        let operator =
+            "struct Sum { DEVICE int operator()(int a, int b, int c, int d, int e, int f, int g) const { return a; } };\n";
+        let kernel = "extern \"C\" __global__ void __launch_bounds__(THREADS, 2) kernel(const __grid_constant__ Params p) {\n";
+        let line = "  a = b(0, 1, 2, 3, 4, 5, 6) ? c(0, 1, 2, 3, 4, 5, 6) : D{};  // }\n";
+        let of = |lines| members.to_string() + "DEVICE int number;\n" + operator + kernel + &line.repeat(lines) + "}\n";
+        let others = ["S (1 lines, 7 parameters)", "operator (1 lines, 7 parameters)"];
+        assert_eq!(large_functions(&of(LINES - 1)), [&others[..], &["kernel (61 lines, 1 parameters)"]].concat());
+        assert_eq!(large_functions(&of(LINES - 2)), others);
     }
 
     #[test]
