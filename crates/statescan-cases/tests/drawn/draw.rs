@@ -9,6 +9,7 @@ use statescan::ops::signature::{Argument, Choice, Complex, Role};
 use statescan::{DType, Tensor};
 use statescan_cases::call::Call;
 use statescan_cases::ops;
+use statescan_cases::sizes::Sizes;
 use std::collections::BTreeMap;
 
 /// How time divides into sequences, where it can.
@@ -20,6 +21,17 @@ pub enum Packing {
     Runs,
     /// Numbered sequences with a state each.
     Numbered,
+}
+
+/// The parts of a call that are not left to chance.
+#[derive(Debug, Clone, Default)]
+pub struct Fixed {
+    pub sizes: Sizes,
+    pub dtype: Option<DType>,
+    pub packing: Option<Packing>,
+    pub layout: Option<Layout>,
+    /// Whether all other sizes are small.
+    pub small: bool,
 }
 
 pub struct Draw<'r> {
@@ -34,26 +46,45 @@ pub struct Draw<'r> {
     packing: Packing,
     /// Whether rows choose their states.
     indexed: bool,
+    /// Letters along which arguments that end with them have one number, in strides of zero.
+    shared: Vec<char>,
+    /// The layout in memory of all tensors, where they have one.
+    memory: Option<Layout>,
+    /// The factor of all decay rates.
+    decay: f64,
+    fixed: &'r Fixed,
 }
 
 const SIZES: [usize; 18] = [1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 16, 17, 24, 31, 32, 33];
 const STEPS: [usize; 14] = [0, 1, 2, 3, 7, 17, 31, 63, 64, 65, 70, 128, 129, 150];
 const TYPES: [DType; 6] = [DType::F32, DType::F32, DType::F32, DType::F64, DType::BF16, DType::F16];
+const DECAYS: [f64; 8] = [1.0, 1.0, 1.0, 1.0, 1.0, 0.03, 30.0, 1000.0];
 const LAYOUTS: [Layout; 5] = [Layout::Dense, Layout::Dense, Layout::Scattered, Layout::Sliced, Layout::SlicedAcross];
 
 impl<'r> Draw<'r> {
-    pub fn new(op: &'static Operation, rng: &'r mut Rng) -> Self {
-        let forms = op.signature.forms;
+    pub fn new(op: &'static Operation, fixed: &'r Fixed, rng: &'r mut Rng) -> Self {
+        let signature = op.signature;
+        let has_all = |letters: &str| fixed.sizes.iter().all(|(letter, _)| letters.contains(letter));
+        let forms: Vec<_> = signature.forms.iter().copied().filter(|form| has_all(form)).collect();
+        let forms = if forms.is_empty() { signature.forms } else { &forms[..] };
         let form = (!forms.is_empty()).then(|| rng.pick(forms));
-        let can_be_packed = op.signature.argument("seq_idx").is_some();
-        let packing = if can_be_packed {
-            rng.pick(&[Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Numbered])
-        } else {
-            Packing::Whole
+        let can_be_packed = signature.argument("seq_idx").is_some();
+        let packing = match fixed.packing {
+            Some(packing) => packing,
+            None if can_be_packed => rng.pick(&[Packing::Whole, Packing::Bounds, Packing::Runs, Packing::Numbered]),
+            None => Packing::Whole,
         };
-        let (layout, dtype, complex) = (rng.below(4), rng.pick(&TYPES), rng.below(3) == 0);
-        let indexed = op.signature.in_place.is_some() && rng.below(2) == 0;
-        Draw { rng, op, form, sizes: BTreeMap::new(), layout, dtype, complex, packing, indexed }
+        // rows of any rank: as many axes as the sizes ask for
+        let rows = signature.arguments[0].layouts;
+        let layout = rows.iter().position(|layout| has_all(layout)).filter(|_| rows.len() > 3 && fixed.sizes.iter().count() > 0);
+        let layout = layout.unwrap_or_else(|| rng.below(4));
+        let (dtype, complex) = (rng.pick(&TYPES), rng.below(3) == 0);
+        let indexed = signature.in_place.is_some() && rng.below(2) == 0;
+        let (dtype, decay) = (fixed.dtype.unwrap_or(dtype), rng.pick(&DECAYS));
+        let shared = if rng.below(4) == 0 { signature.sizes.iter().map(|(letter, _)| *letter).collect() } else { Vec::new() };
+        let shared = shared.into_iter().filter(|_| rng.below(2) == 0).collect();
+        let memory = (rng.below(2) == 0).then(|| rng.pick(&LAYOUTS));
+        Draw { rng, op, form, sizes: BTreeMap::new(), layout, dtype, complex, packing, indexed, shared, memory, decay, fixed }
     }
 
     pub fn coin(&mut self) -> bool {
@@ -61,7 +92,8 @@ impl<'r> Draw<'r> {
     }
 
     pub fn memory(&mut self) -> Layout {
-        self.rng.pick(&LAYOUTS)
+        let own = self.rng.pick(&LAYOUTS);
+        self.fixed.layout.or(self.memory).unwrap_or(own)
     }
 
     /// The call, which the operation may refuse: not all that is drawn fits together.
@@ -100,10 +132,20 @@ impl<'r> Draw<'r> {
         if argument.role == Role::Index {
             return Some(self.index(argument.name, &shape));
         }
-        let (dtype, layout, name) = (self.dtype_of(argument), self.memory(), (argument.name, self.op.signature.name));
+        let (dtype, layout, decay) = (self.dtype_of(argument), self.memory(), self.decay);
+        let name = (argument.name, self.op.signature.name);
         // the length of a key is about 1
         let last = (shape.last().copied().unwrap_or(1).max(1) as f64).sqrt();
-        Some(common::random(self.rng, dtype, &shape, layout, |rng| number(name, last, rng)))
+        let alike = letters.chars().rev().take_while(|letter| self.shared.contains(letter)).count();
+        if alike > 0 && !ops::is_state(self.op, argument) && self.rng.below(4) > 0 {
+            let own = &shape[..shape.len() - alike];
+            let mut strides: Vec<_> = (0..own.len()).map(|axis| own[axis + 1..].iter().product::<usize>() as isize).collect();
+            strides.resize(shape.len(), 0);
+            let mut tensor = Tensor::strided(dtype, &shape, &strides, 0, own.iter().product()).unwrap();
+            tensor.fill_with(|| number(name, last, decay, self.rng));
+            return Some(tensor);
+        }
+        Some(common::random(self.rng, dtype, &shape, layout, |rng| number(name, last, decay, rng)))
     }
 
     /// The layout of an argument: one of the call's form; of rows of any rank all have as many axes.
@@ -125,6 +167,10 @@ impl<'r> Draw<'r> {
         if let Some(digit) = letter.to_digit(10) {
             return digit as usize;
         }
+        let (small, one) = (self.fixed.small, letter == 'B' && self.packing == Packing::Bounds);
+        if self.fixed.sizes.has(letter) && !one {
+            return self.fixed.sizes.get(letter);
+        }
         if self.op.signature.free.contains(letter) {
             // as many groups as divide what they are groups of
             let grouped = self
@@ -143,21 +189,23 @@ impl<'r> Draw<'r> {
         }
         let grouped = self.op.signature.facts.independent.iter().find(|(of, groups)| *of == letter && groups.is_some());
         let size = match letter {
+            'B' if one => 1,
+            'L' if small => self.rng.pick(&[5, 7]),
             'L' => self.rng.pick(&STEPS),
-            'B' if self.packing == Packing::Bounds => 1,
             'K' => self.size('S') + 1,
             'W' => 2 + self.rng.below(7),
             'V' => self.size('W') - 1,
             'M' => self.size('W') - 1 + self.rng.below(4),
             'S' if self.op.signature.in_place.is_some() => self.size('B') + if self.indexed { self.rng.below(4) } else { 0 },
             'S' => 1 + self.rng.below(4),
-            _ if self.rng.below(40) == 0 => 0,
+            _ if !small && self.rng.below(40) == 0 => 0,
             'B' => 1 + self.rng.below(3),
             'T' => self.rng.pick(&[1, 2, 5, 9]),
             _ => match grouped {
                 Some((_, Some(groups))) if !self.op.signature.free.contains(*groups) => {
                     self.size(*groups) * (1 + self.rng.below(3))
                 }
+                _ if small => 1 + self.rng.below(3),
                 _ => self.rng.pick(&SIZES),
             },
         };
@@ -176,6 +224,8 @@ impl<'r> Draw<'r> {
         match argument.role {
             Role::Activation if complex && !short => carried(self.dtype, true),
             Role::Activation => self.dtype,
+            // a state in place has a type of its own
+            _ if in_place && !complex && self.fixed.dtype.is_none() && self.rng.below(3) == 0 => self.rng.pick(&TYPES),
             _ if short && !complex && self.rng.below(4) == 0 => self.dtype,
             _ => carried(self.dtype, complex),
         }
@@ -229,12 +279,14 @@ impl<'r> Draw<'r> {
 }
 
 /// Decays that keep a state for a while, small steps, and otherwise numbers around 0.
-fn number((name, op): (&str, &str), last: f64, rng: &mut Rng) -> Complex64 {
+fn number((name, op): (&str, &str), last: f64, decay: f64, rng: &mut Rng) -> Complex64 {
     let re = match name {
         "a" if op == "linear_scan" => rng.uniform(0.5, 1.0),
-        "A" => rng.uniform(-2.0, -0.1),
-        "dt" | "delta" | "deltaA" => rng.uniform(0.01, 0.5),
-        "g" => rng.uniform(-1.0, 0.0),
+        "A" => decay * rng.uniform(-2.0, -0.1),
+        "dt" | "delta" | "deltaA" | "dt_a" => rng.uniform(0.01, 0.5),
+        // steps stay positive, so that nothing grows
+        "dt_bias" if !op.starts_with("gated") => rng.uniform(0.0, 0.2),
+        "g" => decay * rng.uniform(-1.0, 0.0),
         "beta" => rng.uniform(0.0, 1.0),
         "k" => rng.uniform(-1.0, 1.0) / last,
         _ => rng.uniform(-1.0, 1.0),

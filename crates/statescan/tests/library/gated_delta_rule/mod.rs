@@ -1,4 +1,4 @@
-//! The gated delta rule and its step: the oracle against identities and differences, the kernels against the oracle, what holds of every operation.
+//! The gated delta rule and its step, beside what is drawn for every operation: identities, equal bits, and kernels of GPUs.
 
 mod kernels;
 mod oracle;

@@ -1,7 +1,6 @@
-//! The oracle against what is known of the rule, and its gradients against differences.
+//! The oracle against what is known of the rule.
 
 use super::*;
-use crate::common::central_differences;
 
 /// An argument's numbers, changed.
 fn changed(tensor: &mut Tensor, mut value: impl FnMut(f64) -> f64) {
@@ -86,59 +85,6 @@ fn equal_decays_of_channels_are_one_decay() {
         for (at, sum) in narrow.data().iter().enumerate() {
             let channels: f64 = wide.data()[4 * at..][..4].iter().map(|v| v.re).sum();
             assert!((channels - sum.re).abs() < 1e-12, "{name}");
-        }
-    }
-}
-
-/// The sum of results times their cotangents.
-fn loss(args: &Args<'_>, inputs: &Inputs) -> f64 {
-    let got = reference::forward_with_state_shape(args, &inputs.dstate.shape()).unwrap();
-    let product = |a: &Dense, b: &Tensor| a.data().iter().zip(b.to_dense().data()).map(|(a, b)| a.re * b.re).sum::<f64>();
-    product(&got.y, &inputs.dy) + product(&got.final_state, &inputs.dstate)
-}
-
-#[test]
-fn gradients_are_differences() {
-    let plain = DECAY | BETA | INITIAL;
-    for options in [
-        0,
-        plain,
-        plain | UNIT | SCALE,
-        plain | CHANNELS,
-        RAW | BIAS | SIGMOID | DOUBLED | INITIAL,
-        RAW | BIAS | LOWER | SIGMOID | CHANNELS | UNIT,
-        RAW | LOWER | INITIAL,
-        plain | REVERSE,
-        plain | BOUNDS | CHANNELS,
-        plain | INDEX | INDEX_STATES | REVERSE,
-    ] {
-        let case = Case::new(DType::F64, [1, 9, 1, 2, 3, 2], options);
-        let inputs = Inputs::new(&case);
-        let args = inputs.args(&case);
-        let by = reference::backward(&args, &inputs.cotangents()).unwrap();
-        let compare = |name: &str, tensor: &Tensor, with: &dyn Fn(View<'_>) -> f64| {
-            let expected = central_differences(&tensor.to_dense(), 1e-5, false, with);
-            let bound = ErrorBound { absolute: 1e-7, relative: 1e-7 };
-            let (absolute, _, within) = statescan::tensor::max_errors(of(&by, name).data(), expected.data(), bound);
-            assert!(within, "{name} of {case:?}: {absolute:.3e}");
-        };
-        compare("q", &inputs.q, &|view| loss(&args.q(view), &inputs));
-        compare("k", &inputs.k, &|view| loss(&args.k(view), &inputs));
-        compare("v", &inputs.v, &|view| loss(&args.v(view), &inputs));
-        if args.g.is_some() {
-            compare("g", &inputs.g, &|view| loss(&args.g(view), &inputs));
-        }
-        if args.beta.is_some() {
-            compare("beta", &inputs.beta, &|view| loss(&args.beta(view), &inputs));
-        }
-        if args.a_log.is_some() {
-            compare("a_log", &inputs.a_log, &|view| loss(&args.a_log(view), &inputs));
-        }
-        if args.dt_bias.is_some() {
-            compare("dt_bias", &inputs.bias, &|view| loss(&args.dt_bias(view), &inputs));
-        }
-        if args.initial_state.is_some() {
-            compare("initial_state", &inputs.state, &|view| loss(&args.initial_state(view), &inputs));
         }
     }
 }

@@ -3,16 +3,7 @@
 use super::case::run_forward;
 use super::*;
 use crate::common::device::{gpu, on_gpu, on_routes};
-use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
 use statescan::Error;
-
-/// Enough channels for few lanes, many states, long rows.
-#[test]
-fn cuda_shapes_of_other_plans() {
-    let sizes = [(4, 4096, 40, 16), (1, 9, 100, 256), (2, 40, 1000, 128), (1, 6, 5000, 16), (2, 2100, 70, 16), (1, 3, 33, 400)];
-    on_gpu(sizes.map(|(b, d, l, n)| Case::new(DType::F32, b, d, l, n, 0)), check);
-}
 
 /// Long rows of few channels, which are cut into segments when there is a workspace.
 #[test]
@@ -39,30 +30,6 @@ fn cuda_segments() {
 fn cuda_routes_of_other_devices() {
     let case = |dim, seqlen, options| Case::new(DType::F32, 1, dim, seqlen, 16, options | INITIAL);
     on_routes([case(7, 3000, GATE | SKIP | BIAS | SOFTPLUS), case(300, 2100, OWN_DECAY_STEP)], check);
-}
-
-/// Random problems, the same ones each time, for each needs kernels of its own; several tests, so that these are compiled side by side.
-fn random_problems(part: usize) {
-    let mut runner = TestRunner::deterministic();
-    let all = (0..).map(|_| cases().new_tree(&mut runner).unwrap().current()).filter(|case| !case.double());
-    on_gpu(all.skip(part * 25).take(25), check);
-}
-
-#[test]
-fn cuda_random_problems_0() {
-    random_problems(0);
-}
-#[test]
-fn cuda_random_problems_1() {
-    random_problems(1);
-}
-#[test]
-fn cuda_random_problems_2() {
-    random_problems(2);
-}
-#[test]
-fn cuda_random_problems_3() {
-    random_problems(3);
 }
 
 #[test]

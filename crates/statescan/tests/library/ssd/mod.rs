@@ -1,7 +1,6 @@
-//! SSD: the oracle against identities and differences, the kernels against the oracle, the rules that every operation keeps.
+//! SSD, beside what is drawn for every operation: identities, decays of any size, and what Hopper has kernels of its own for.
 
 mod cuda;
-mod kernels;
 mod oracle;
 mod phases;
 mod properties;

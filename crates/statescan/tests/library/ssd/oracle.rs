@@ -1,7 +1,6 @@
-//! The oracle against identities and against central differences.
+//! The oracle against identities.
 
 use super::*;
-use crate::common::central_differences;
 use statescan::ops::selective_scan;
 use statescan::tensor::max_errors;
 
@@ -103,45 +102,6 @@ fn is_a_selective_scan_with_a_scalar_decay_for_each_head() {
 }
 
 #[test]
-fn a_carried_state_joins_two_halves() {
-    let case = small(INITIAL | GATE | SKIP);
-    let inputs = Inputs::new(&case);
-    let whole = inputs.args(&case);
-    let expected = reference::forward(&whole).unwrap();
-    let part = |from: usize, to: usize, state| {
-        whole
-            .x(whole.x.slice(1, from..to))
-            .dt(whole.dt.slice(1, from..to))
-            .b(whole.b.slice(1, from..to))
-            .c(whole.c.slice(1, from..to))
-            .z(whole.z.map(|z| z.slice(1, from..to)))
-            .initial_state(state)
-    };
-    let first = reference::forward(&part(0, 5, inputs.state.view())).unwrap();
-    let second = reference::forward(&part(5, 13, first.final_state.real_view())).unwrap();
-    same("final state", &second.final_state, &expected.final_state, EXACT);
-    same("first half", &first.y, &Dense::from_view(&expected.y.view().slice(1, 0..5)), EXACT);
-    same("second half", &second.y, &Dense::from_view(&expected.y.view().slice(1, 5..13)), EXACT);
-}
-
-#[test]
-fn reverse_is_the_mirror() {
-    let case = small(INITIAL | GATE | SKIP | SOFTPLUS | REVERSE);
-    let inputs = Inputs::new(&case);
-    let args = inputs.args(&case);
-    let mirrored = args
-        .x(args.x.flip(1))
-        .dt(args.dt.flip(1))
-        .b(args.b.flip(1))
-        .c(args.c.flip(1))
-        .z(args.z.map(|z| z.flip(1)))
-        .reverse(false);
-    let (got, expected) = (reference::forward(&args).unwrap(), reference::forward(&mirrored).unwrap());
-    same("y", &got.y, &Dense::from_view(&expected.y.view().flip(1)), EXACT);
-    same("final state", &got.final_state, &expected.final_state, EXACT);
-}
-
-#[test]
 fn without_decay_it_is_a_running_sum() {
     let case = Case::new(DType::F64, [1, 20, 1, 1, 1, 1], 0);
     let mut inputs = Inputs::new(&case);
@@ -153,72 +113,5 @@ fn without_decay_it_is_a_running_sum() {
     for t in 0..20 {
         sum += inputs.x.view().at(&[0, t, 0, 0]).re * inputs.dt.view().at(&[0, t, 0]).re;
         assert!((got.y.at(&[0, t, 0, 0]).re - sum).abs() < 1e-13);
-    }
-}
-
-#[test]
-fn packed_sequences_are_separate_calls() {
-    let case = small(BOUNDS | INITIAL);
-    let inputs = Inputs::new(&case);
-    let packed = inputs.args(&case);
-    let expected = reference::forward(&packed).unwrap();
-    for s in 0..4 {
-        let [from, to] = [s, s + 1].map(|i| inputs.bounds.view().at(&[i]).re as usize);
-        let alone = packed
-            .x(packed.x.slice(1, from..to))
-            .dt(packed.dt.slice(1, from..to))
-            .b(packed.b.slice(1, from..to))
-            .c(packed.c.slice(1, from..to))
-            .initial_state(packed.initial_state.map(|v| v.slice(0, s..s + 1)))
-            .sequences(Sequences::Whole);
-        let got = reference::forward(&alone).unwrap();
-        same("y", &got.y, &Dense::from_view(&expected.y.view().slice(1, from..to)), EXACT);
-        same("state", &got.final_state, &Dense::from_view(&expected.final_state.view().slice(0, s..s + 1)), EXACT);
-    }
-}
-
-#[test]
-fn gradients_are_central_differences() {
-    for options in [
-        INITIAL | GATE | SKIP | BIAS | SOFTPLUS,
-        WIDE_SKIP | LIMIT | REVERSE | INITIAL,
-        BIAS | SOFTPLUS | OWN_DECAY_STEP | REVERSE,
-        BOUNDS | INITIAL | GATE,
-        INDEX | INDEX_STATES | INITIAL,
-    ] {
-        let case = Case::new(DType::F64, [2, 9, 4, 2, 2, 2], options);
-        let inputs = Inputs::new(&case);
-        let args = inputs.args(&case);
-        let cotangents = Cotangents::default().y(inputs.dy.view()).final_state(inputs.dstate.view());
-        let dot =
-            |a: &Dense, b: View<'_>| -> f64 { a.data().iter().zip(Dense::from_view(&b).data()).map(|(a, b)| a.re * b.re).sum() };
-        let loss = |args: &Args<'_>| {
-            let out = reference::forward(args).unwrap();
-            dot(&out.y, inputs.dy.view()) + dot(&out.final_state, inputs.dstate.view())
-        };
-        let grads = reference::backward(&args, &cotangents).unwrap();
-        let by = |name: &str, view: View<'_>, with: &dyn for<'v> Fn(View<'v>) -> f64, got: &Dense| {
-            let expected = central_differences(&Dense::from_view(&view), 1e-5, false, with);
-            same(name, got, &expected, ErrorBound { absolute: 1e-8, relative: 1e-7 });
-        };
-        by("x", args.x, &|x| loss(&inputs.args(&case).x(x)), &grads.x);
-        by("dt", args.dt, &|dt| loss(&inputs.args(&case).dt(dt)), &grads.dt);
-        by("a", args.a, &|a| loss(&inputs.args(&case).a(a)), &grads.a);
-        by("b", args.b, &|b| loss(&inputs.args(&case).b(b)), &grads.b);
-        by("c", args.c, &|c| loss(&inputs.args(&case).c(c)), &grads.c);
-        let with_state = |s: View<'_>| loss(&inputs.args(&case).initial_state(s));
-        by("initial_state", inputs.state.view(), &with_state, &grads.initial_state);
-        if let (Some(d), Some(grad)) = (args.d, &grads.d) {
-            by("d", d, &|d| loss(&inputs.args(&case).d(d)), grad);
-        }
-        if let (Some(z), Some(grad)) = (args.z, &grads.z) {
-            by("z", z, &|z| loss(&inputs.args(&case).z(z)), grad);
-        }
-        if let (Some(bias), Some(grad)) = (args.dt_bias, &grads.dt_bias) {
-            by("dt_bias", bias, &|v| loss(&inputs.args(&case).dt_bias(v)), grad);
-        }
-        if let (Some(dt_a), Some(grad)) = (args.dt_a, &grads.dt_a) {
-            by("dt_a", dt_a, &|v| loss(&inputs.args(&case).dt_a(v)), grad);
-        }
     }
 }

@@ -228,9 +228,9 @@ impl<'j, E: Types> Job<'j, '_, '_, E> {
     /// How the states before a tile are saved, if they are: not those before the first one, which are the caller's.
     #[inline(always)]
     fn save(&self, here: &Here<'_, '_>, (segment, tile): (usize, usize)) -> Option<CopyRows<'j, E::T>> {
-        let (Some(saved), 1..) = (self.saved, tile) else { return None };
-        let (Context { checkpoints, .. }, from_pitch) = (self.context, here.lanes.channels);
         let (rows, count) = (here.problem.dstate * E::K::PARTS, here.block.count);
+        let (Some(saved), 1.., 1..) = (self.saved, tile, rows) else { return None };
+        let (Context { checkpoints, .. }, from_pitch) = (self.context, here.lanes.channels);
         // SAFETY: a tile of a block of channels has one job, and what is saved is read when the pass has ended.
         let to = unsafe { saved.part(checkpoints.at(segment, tile) + here.block.first) };
         Some(CopyRows { to, from_pitch, to_pitch: checkpoints.padded_dim, rows, count })
