@@ -93,7 +93,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Of a call whose arguments are not all finite, elements are left out and counted for which loops are no measure. Whether a sum of infinities is one
+    /// Elements are left out and counted for which loops are no measure, where not all arguments are finite. Whether a sum of infinities is one
     /// or NaN depends on its order; a chunk of steps that is computed at once is not finite where one of its steps is not; and neither is a
     /// gradient wherever its forward pass is not.
     fn compare(&self, name: &str, got: &Dense, expected: &Dense, stored: DType) -> Comparison {

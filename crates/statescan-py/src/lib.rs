@@ -21,7 +21,7 @@ mod tensor;
 mod torch;
 mod xla;
 
-/// What `import statescan._native` gives.
+/// The module that `import statescan._native` gives.
 #[pyo3::pymodule]
 mod _native {
     use pyo3::prelude::*;

@@ -10,7 +10,7 @@ use statescan::cuda::Landing;
 use statescan::tensor::Tensor;
 use statescan::{DType, Exec};
 
-/// What the recorded passes of a state read and write besides it and the weights.
+/// The tensors that the recorded passes of a state read and write besides it and the weights.
 pub(super) struct Beside {
     /// (sequences, 1)
     tokens: Tensor,

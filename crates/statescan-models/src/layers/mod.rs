@@ -52,7 +52,7 @@ pub trait Layer {
     /// Returns its name in errors.
     fn name(&self) -> &'static str;
 
-    /// Where its weights are and it runs.
+    /// The executor that has its weights and runs it.
     fn exec(&self) -> &Exec;
 
     /// Width of the rows.

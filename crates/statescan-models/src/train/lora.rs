@@ -7,7 +7,7 @@ use crate::tensors::{Array, Tensors};
 use statescan::linear;
 use statescan::{Exec, View, ViewMut};
 
-/// Of what rank the matrices are by which projections move, and by how much.
+/// The rank of the matrices by which projections move, and the factor of their product.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lora {
     /// Rows of the first matrix, and columns of the second one.

@@ -15,7 +15,7 @@ pub const EPS: usize = 19;
 /// Tensors that are kept in front of what scans keep.
 const KEPT: usize = 2;
 
-/// Of the tensors that are not named here any may be None: biases, D, the last projection.
+/// The tensors of a layer of Mamba. Any that is not named here may be None: biases, D, the last projection.
 pub struct Mamba<'l, 'py> {
     layer: Layer<'l, 'py>,
     conv1d_weight: Object<'py>,

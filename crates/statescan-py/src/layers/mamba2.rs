@@ -14,7 +14,7 @@ pub const EPS: usize = 14;
 /// Tensors that are kept in front of what scans keep.
 const KEPT: usize = 2;
 
-/// Of the tensors any may be None but the first weight and A.
+/// The tensors of a layer of Mamba-2. Any may be None but the first weight and A.
 pub struct Mamba2<'l, 'py> {
     layer: Layer<'l, 'py>,
     conv1d_weight: Object<'py>,

@@ -165,7 +165,7 @@ pub(crate) const SEQLEN: (char, &str) = ('L', "seqlen");
 pub(crate) const DSTATE: (char, &str) = ('N', "dstate");
 pub(crate) const NGROUPS: (char, &str) = ('G', "ngroups");
 pub(crate) const SEQUENCES: (char, &str) = ('S', "sequences");
-/// Of a pool of states.
+/// The slots of a pool of states.
 pub(crate) const SLOTS: (char, &str) = ('U', "slots");
 pub(crate) const PIECES: (char, &str) = ('Q', "pieces");
 pub(crate) const BOUNDS: (char, &str) = ('K', "sequences + 1");

@@ -18,7 +18,7 @@ pub(crate) struct Slots<'a> {
     /// (sequences,), or (sequences, tokens).
     pub write: View<'a>,
     pub bounds: Option<View<'a>>,
-    /// Of both in errors.
+    /// The names of both in errors.
     pub names: [&'static str; 2],
 }
 
@@ -66,7 +66,7 @@ impl<'a> Slots<'a> {
         checker.read(write, &self.write, Kind::Index, &written[..self.write.rank()])
     }
 
-    /// Where the sequences of a call read and write, which the host can see.
+    /// The places that the sequences of a call read and write, which the host can see.
     pub(super) fn places(&self, op: &'static str, rows: usize, slots: usize) -> Result<Places> {
         let [read, write] = self.names;
         let sequences = self.read.len();

@@ -111,7 +111,7 @@ impl Backward<'_, '_> {
         }
     }
 
-    /// What the three kernels have in common.
+    /// The parts that the three kernels have in common.
     pub(super) fn config(&self, threads: usize, loaders: usize) -> Config {
         self.call
             .config()

@@ -15,7 +15,7 @@ pub(super) const THREADS: usize = 256;
 const TOKEN_ROWS: usize = 5;
 const ROW_SUMS: usize = 7;
 
-/// Where a call runs, as far as that decides which kernels do.
+/// The device and the options of a call, as far as they decide which kernels run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting {
     pub numbers: Numbers,
@@ -31,7 +31,7 @@ impl Setting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// What products are made of, as `blocks.cuh` has it, and the bytes of such a number.
+    /// The numbers that products are made of, as `blocks.cuh` has them, and the bytes of one.
     math: &'static str,
     pub size: usize,
     /// Keys and columns, padded.
@@ -152,14 +152,14 @@ impl Plan {
     }
 }
 
-/// What the kernels for Hopper want of a workspace: the bytes of a unit, and those of copies.
+/// The bytes of a workspace that the kernels for Hopper want: of a unit, and of copies.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Room {
     pub unit: usize,
     pub copies: usize,
 }
 
-/// Where the parts of a workspace begin, in elements of f32.
+/// The places where the parts of a workspace begin, in elements of f32.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     pub q_units: usize,
@@ -178,7 +178,7 @@ pub(super) struct Layout {
     pub norms: usize,
     pub da_terms: usize,
     pub dbias_terms: usize,
-    /// Of tensors that are not read as they lie.
+    /// Copies of tensors that are not read as they lie.
     pub copies: usize,
     pub len: usize,
 }

@@ -22,7 +22,7 @@ use crate::tensor::{DType, View};
 const INPUTS: Header = header!("inputs.cuh");
 
 params! {
-    /// What every kernel reads.
+    /// The inputs of every kernel.
     struct Inputs {
         /// (batch, step, head of keys, channel)
         q: Strided,

@@ -23,7 +23,7 @@ fn args(dtype: DType, [l, h, j, n, p]: Sizes, by_channel: bool) -> Args<'static>
     Args::new(timed(&[h, n]), timed(&[h, n]), timed(&[j, p])).g(timed(&gate)).beta(timed(&[j])).qk_l2norm(true)
 }
 
-/// The same with everything that a call can have.
+/// Arguments of such a call with everything that it can have.
 fn everything(dtype: DType, sizes: Sizes, by_channel: bool) -> Args<'static> {
     let [_, _, j, n, p] = sizes;
     let bias = if by_channel { vec![j, n] } else { vec![j] };

@@ -1,6 +1,6 @@
 //! Rows that several threads walk together, one tile behind the other.
 //!
-//! Of the tile that is walked before it (the later one in time) a tile needs the gradient by its last states, and what is gathered over a
+//! A tile needs, of the tile that is walked before it (the later one in time), the gradient by its last states, and what is gathered over a
 //! whole row is added tile after tile. All else needs nothing: loading, the states of the way forwards, sums over channels, storing. So
 //! threads claim one tile after the other, and who comes to a vector of states waits until the thread before is past it, most often without having to.
 //! Loading waits for nobody: as only the walks follow each other, a row has work for as many threads as a tile has vectors of states.

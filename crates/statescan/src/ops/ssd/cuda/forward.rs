@@ -19,7 +19,7 @@ pub(super) enum WalkRoute {
 }
 
 impl WalkRoute {
-    /// Of a walk on its own; without a workspace time is not cut.
+    /// The route of a walk on its own; without a workspace time is not cut.
     pub fn new(walk: &Walk<'_, '_>, hardware: Hardware, has_workspace: bool) -> Result<WalkRoute> {
         if let Some(route) = hopper::Route::new(walk, hardware.numbers, has_workspace) {
             return Ok(WalkRoute::Hopper(route));
@@ -28,7 +28,7 @@ impl WalkRoute {
         Ok(WalkRoute::Portable(if has_workspace { route } else { route.whole() }))
     }
 
-    /// Of a walk whose slots other kernels read, which have a route for it as well.
+    /// The route of a walk whose slots other kernels read, which have a route for it as well.
     pub fn beside(walk: &Walk<'_, '_>, portable: portable::Route, hardware: Hardware) -> WalkRoute {
         hopper::Route::new(walk, hardware.numbers, true).map_or(WalkRoute::Portable(portable), WalkRoute::Hopper)
     }

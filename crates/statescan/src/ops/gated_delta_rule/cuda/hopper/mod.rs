@@ -76,7 +76,7 @@ const CHUNK: usize = 64;
 const TILE: usize = CHUNK * 128;
 /// `STAGED_BYTES` of `unit.cuh`.
 const STAGED_BYTES: usize = 2 * TILE + 1024;
-/// What dynamic memory may be short of the alignment of tiles, and a workspace of that of units.
+/// The bytes by which dynamic memory may miss the alignment of tiles, and a workspace that of units.
 const ALIGNMENT: usize = 1024;
 /// Sequences that are shorter on average take fewer instructions step by step.
 const FEWEST_STEPS: usize = 32;
@@ -222,7 +222,7 @@ impl Route {
         call.problem.batch.saturating_mul(self.places).saturating_mul(call.problem.heads)
     }
 
-    /// Of a warpgroup.
+    /// The shared memory of a warpgroup.
     fn units_shared(&self, call: &Call<'_, '_>) -> usize {
         let (keys, group) = (call.problem.keys, call.problem.group);
         // betas and sums, whose lines are padded where there is one for each channel; lengths
@@ -277,7 +277,7 @@ impl Route {
             .int("SHARED", self.chain_shared(call))
     }
 
-    /// Of units, then of the chain.
+    /// The launches of units, then of the chain.
     fn launches(&self, call: &Call<'_, '_>) -> [Launch; 2] {
         let [warpgroups, resident] = self.warpgroups(call);
         let blocks = self.count(call).div_ceil(warpgroups).min(resident * self.multiprocessors);

@@ -52,7 +52,7 @@ impl Route {
         self.segments_config(call).dtype("INITIAL", dtype(initial)).flag("HAS_INITIAL", initial.is_some())
     }
 
-    /// Of what segments leave alone, and of states that are handed on.
+    /// The launches that find what segments leave alone, and that hand states on.
     pub(super) fn segment_launches(&self, call: &Call<'_, '_>) -> Option<[Launch; 2]> {
         let p = call.problem;
         let heads = call.pieces() * p.value_heads();

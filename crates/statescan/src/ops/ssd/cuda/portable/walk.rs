@@ -50,7 +50,7 @@ fn kind(walk: &Walk<'_, '_>, pass: Pass) -> Kind {
 }
 
 impl Route {
-    /// Of a walk alone, with tiles of its own.
+    /// The route of a walk alone, with tiles of its own.
     pub fn alone(walk: &Walk<'_, '_>, hardware: Hardware) -> Result<Route> {
         let shape = walk.call.shape(walk.call.math(hardware.tf32));
         // whichever results are asked for: the workspace does not depend on them
