@@ -126,8 +126,8 @@ pub(crate) fn run(reader: &mut Reader<'_>, lanes: &mut [Lane<'_>], eos: &[u32], 
     Ok(Ended { paces, unread: lanes.iter().map(unread).sum() })
 }
 
-/// What each text reads in a pass of so many rows: as long as there are prompts, these one behind the other, for a text takes many tokens in less time
-/// than many texts take one, and after them a token of each.
+/// Gives the tokens that each text reads in a pass of so many rows: as long as there are prompts, these one behind the other, for a text takes many tokens
+/// in less time than many texts take one, and after them a token of each.
 fn parts<'l>(lanes: &'l [Lane<'_>], in_prompt: bool, mut rows: usize) -> Vec<Option<&'l [u32]>> {
     let part = |lane: &'l Lane<'_>| {
         let part = if in_prompt && lane.stage != Stage::Prompt { &[] } else { lane.next(rows) };

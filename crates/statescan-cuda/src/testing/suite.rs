@@ -213,7 +213,7 @@ fn parameters(text: &str) -> usize {
     between.count() + usize::from(!text.trim().is_empty())
 }
 
-/// Where what a text begins with ends, a parenthesis or a brace.
+/// Finds the end of the parenthesis or brace that a text begins with.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0;
     text.char_indices().find_map(|(at, c)| {

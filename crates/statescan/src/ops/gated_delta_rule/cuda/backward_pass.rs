@@ -49,7 +49,7 @@ params! {
     }
 }
 
-/// What is computed from what, and by which plan.
+/// A backward pass: the call, cotangents, the gradients that are asked for, and the plan.
 pub(super) struct Backward<'p, 'a> {
     pub call: Call<'p, 'a>,
     pub sources: &'p Sources<'a>,

@@ -71,7 +71,7 @@ impl Route {
     }
 }
 
-/// What the route of a backward pass wants of the workspace.
+/// Room of the workspace that the route of a backward pass takes.
 pub(in crate::ops::gated_delta_rule::cuda) fn room(route: Option<&Route>) -> Room {
     route.map_or(Room::default(), |route| Room { unit: UNIT_BYTES, copies: route.copies() })
 }

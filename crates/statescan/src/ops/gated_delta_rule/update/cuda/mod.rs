@@ -21,7 +21,7 @@ params! {
     struct Params {
         /// (slot, head, key, column)
         state: Strided,
-        /// Where states are read, if they lie apart from those that are written.
+        /// The states that are read, if they lie apart from those that are written.
         before: Strided,
         /// (row, head of keys, key)
         q: Strided,
