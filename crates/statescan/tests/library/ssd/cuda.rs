@@ -100,13 +100,7 @@ fn cuda_rows_of_bf16_packed() {
 fn cuda_rows_of_bf16_with_decays_of_any_size() {
     for decay in [0.0, 0.03, 3.0, 10.0, 30.0, 100.0, 500.0, 1e4, 1e6] {
         for options in [INITIAL, INITIAL | GATE | SKIP] {
-            let sizes = [
-                [1, 300, 4, 64, 1, 64],
-                [1, 300, 4, 64, 1, 128],
-                [1, 200, 2, 64, 1, 256],
-                [1, 200, 130, 8, 1, 136],
-                [2, 130, 161, 8, 1, 64],
-            ];
+            let sizes = [[1, 300, 4, 64, 1, 64], [1, 200, 2, 64, 1, 256], [1, 200, 130, 8, 1, 136], [2, 130, 161, 8, 1, 64]];
             on_gpu(sizes.map(|sizes| Case { decay, seed: 3, ..Case::new(DType::BF16, sizes, options) }), check);
         }
     }

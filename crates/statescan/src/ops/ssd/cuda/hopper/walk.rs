@@ -136,8 +136,7 @@ impl Plan {
             let time = waves.saturating_mul(chunks.div_ceil(segments)).saturating_mul(chunk * passes);
             Some((time, block_units, blocks, segments))
         };
-        let most_units = if states > MOST_STATES { 1 } else { WALKERS };
-        let (_, block_units, blocks, segments) = (1..=most_units).filter_map(cut).min()?;
+        let (_, block_units, blocks, segments) = (1..=WALKERS / parts(states)).filter_map(cut).min()?;
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
         Some(Plan { column_tiles, states, block_units, blocks, segments, segment_steps, packed })
@@ -190,25 +189,18 @@ impl Plan {
 
     fn stages(&self, walk: &Walk<'_, '_>, output: bool) -> usize {
         let most = if output || gates_factor(walk) { 3 } else { 4 };
-        match self.states > MOST_STATES {
-            false => most,
+        match parts(self.states) {
+            1 => most,
             _ if output => 2,
             _ => 3,
         }
-    }
-
-    /// Walkers of the same columns: all of a block's where one cannot hold their states, and where a row is one unit and one segment, if each gets whole
-    /// panels of states then.
-    fn parts(&self) -> usize {
-        let alone = self.block_units == 1 && self.segments == 1 && self.packed.is_none();
-        if self.states > MOST_STATES || (alone && self.states == MOST_STATES) { WALKERS } else { 1 }
     }
 
     /// Shared memory: for each stage tiles of x for each unit (backwards of dy, and of the gate), of B, and of C where there is y; two terms of C B^T, or a
     /// triangle of either unit, of a chunk and of the next one; two tiles of y for each unit, or of a slot for each walker; and what two walkers of
     /// the same columns give each other.
     fn shared(&self, walk: &Walk<'_, '_>, pass: Pass) -> SharedMemory {
-        let (output, panels, parts) = (has_output(walk, pass), self.states / 64, self.parts());
+        let (output, panels, parts) = (has_output(walk, pass), self.states / 64, parts(self.states));
         let units = WALKERS / parts;
         let products = if output { 4 } else { 0 };
         let out = if output {
@@ -241,7 +233,6 @@ impl Plan {
             .int("BLOCK_UNITS", self.block_units)
             .int("PLACES", packed::PLACES)
             .int("STATES", self.states)
-            .int("PARTS", self.parts())
             .set("PASS", pass.value())
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
@@ -264,6 +255,12 @@ impl Plan {
     pub fn has_two_phases(&self) -> bool {
         self.segments > 1 && self.packed.is_none()
     }
+}
+
+/// Walkers of the same columns. It is the states' matter alone: a row that had two of them because it is short, or alone in its block, would have other bits
+/// than among packed sequences or in a larger batch.
+fn parts(states: usize) -> usize {
+    states.div_ceil(MOST_STATES)
 }
 
 fn has_output(walk: &Walk<'_, '_>, pass: Pass) -> bool {

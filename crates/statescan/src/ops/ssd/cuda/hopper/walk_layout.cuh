@@ -20,9 +20,8 @@
 //
 // in one term of bf16, while x is as it was stored. It takes the place of a term of CB, so all units of a block are far together.
 //
-// A warpgroup holds up to 128 states of a column. Where there are more, or where heads are so few that a block has one unit, both walkers of a block may take the
-// same columns and half of the states each (PARTS). Then either has a part of y (the terms of CB are divided among them as well), and they exchange halves of
-// the steps by way of shared memory.
+// A warpgroup holds up to 128 states of a column. Where there are more, both walkers of a block take the same columns and half of the states each.
+// Then either has a part of y (the terms of CB are divided among them as well), and they exchange halves of the steps by way of shared memory.
 //
 // Warpgroups: the walkers, for one or two units (64 columns of a head); one that forms CB or M; and one of which a thread starts copies into shared
 // memory and a warp for each unit computes the powers. They meet at barriers: `full` and `empty` for the tiles of a chunk, `masked` for its
@@ -30,12 +29,12 @@
 #pragma once
 #include "tools.cuh"
 
-static_assert(given<int>(STATES, PARTS, BLOCK_UNITS, COLUMNS, B_AT, Z_AT, C_AT, OUT_AT, CB_AT, EXCHANGE_AT, SHARED_END, SLOT_CHUNKS, STAGES) &&
+static_assert(given<int>(STATES, BLOCK_UNITS, COLUMNS, B_AT, Z_AT, C_AT, OUT_AT, CB_AT, EXCHANGE_AT, SHARED_END, SLOT_CHUNKS, STAGES) &&
               given<bool>(HAS_OUTPUT, FORWARDS, HAS_SLOTS, HAS_Z) && given<Pass>(PASS));
 
 constexpr int SPAN = 64, WALKERS = 2, WORKERS = WALKERS + 2;
-// units of a block, and states of a walker
-constexpr int UNITS = WALKERS / PARTS, OWN_STATES = STATES / PARTS;
+// walkers of a unit, units of a block, and states of a walker
+constexpr int PARTS = STATES > 128 ? 2 : 1, UNITS = WALKERS / PARTS, OWN_STATES = STATES / PARTS;
 constexpr int PANELS = STATES / 64, OWN_PANELS = OWN_STATES / 64;
 constexpr int PANEL = 64 * 128;   // bytes of 64 lines of 64 numbers, swizzled
 constexpr f64 NEAR = 30., FAR = 60.;
