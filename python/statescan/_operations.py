@@ -47,6 +47,10 @@ class Result:
     dtype: tuple[str, list[str]]
     # ("never", []), ("always", []), ("as", [arguments]) or ("without", [argument])
     complex: tuple[str, list[str]]
+    longest_first: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "longest_first", tuple(sorted(self.layouts, key=len, reverse=True)))
 
 
 class Operation:
@@ -163,8 +167,8 @@ class Operation:
 
     def _state_shape(self, result, sizes, tensors):
         """The shape of a state: for each row of the batch, or for each packed sequence."""
-        # the longest layout of known sizes: the number of sequences is none
-        layout = max((layout for layout in result.layouts if all(letter in sizes for letter in layout)), key=len)
+        # the number of sequences is no known size
+        layout = next(layout for layout in result.longest_first if all(letter in sizes for letter in layout))
         own = tuple(sizes[letter] for letter in layout.removeprefix("B"))
         if "cu_seqlens" not in self._index:
             return tuple(sizes[letter] for letter in layout)

@@ -21,8 +21,9 @@ from . import _gradients, _native, _nvrtc
 from ._operations import OPERATIONS, POOLED, SLOTTED, STEPS, Operation
 
 # the type of states: real and complex
-_SINGLE = (torch.float32, torch.complex64)
-_DOUBLE = (torch.float64, torch.complex128)
+# by whether a number is complex: PyTorch 2.11 compiles no tuple's item at a bool
+_SINGLE = {False: torch.float32, True: torch.complex64}
+_DOUBLE = {False: torch.float64, True: torch.complex128}
 _WIDTH = {torch.float64: _DOUBLE, torch.complex128: _DOUBLE}
 # a newer and an older setting say whether products in float32 may use tf32; the newer one has the older one's value
 if hasattr(torch._C, "_get_fp32_precision_getter"):

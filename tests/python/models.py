@@ -17,6 +17,9 @@ statescan.compat.install()
 
 transformers = pytest.importorskip("transformers", minversion="5.23", reason="transformers 5.23 or newer is not installed")
 
+# plain models are what ours are compared with
+torch.backends.cudnn.allow_tf32 = False
+
 SHARED = {"vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2, "initializer_range": 0.1, "pad_token_id": 0}
 MAMBA = {**SHARED, "state_size": 16, "time_step_rank": 3}
 HYBRID = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 128}

@@ -57,7 +57,7 @@ def _scratch(op, tensors, options, kind, has_saved):
 def _refuse_double(op, first):
     """As a kernel would, but before anything is compiled."""
     if first.dtype in (numpy.float64, numpy.complex128):
-        raise RuntimeError(f"{op.name} in f64 is not available: kernels for CUDA compute in f32")
+        raise RuntimeError(f"{op.name} in float64 is not available: kernels for CUDA compute in float32")
 
 
 def _bits(positions):
