@@ -38,6 +38,8 @@ struct Drawn {
     gradients: Tensors,
     /// The oracle's results.
     exact: Exact,
+    /// Whether a forward pass saves states for the backward pass.
+    saves: bool,
     /// Whether everything is asked for, as it is where sizes are chosen.
     whole: bool,
     seed: u64,
@@ -74,12 +76,8 @@ impl Drawn {
         let (all, mut cotangents) = (planned.clone(), Tensors::default());
         // what is updated in place is always there
         planned.retain(|_| some(&mut draw, 6) || op.signature.in_place.is_some());
-        let mut results = room(&mut draw, planned);
-        if draw.coin() {
-            // states that are saved are dense
-            let kept = pass::plan(&call, true).ok()?.into_iter().nth(all.len());
-            kept.into_iter().for_each(|kept| results.push(kept.name, poisoned(draw.rng, kept.dtype, &kept.shape, Layout::Dense)));
-        }
+        let results = room(&mut draw, planned);
+        let saves = draw.coin();
         let mut gradients = Tensors::default();
         if op.signature.differentiable {
             for plan in all.iter().filter(|plan| ops::results(op).any(|result| result.name == plan.name && result.cotangent)) {
@@ -102,7 +100,7 @@ impl Drawn {
             let wanted: Vec<_> = wanted.into_iter().filter(|_| some(&mut draw, 3)).collect();
             gradients = room(&mut draw, wanted);
         }
-        Some(Drawn { call, results, cotangents, gradients, exact, whole, seed })
+        Some(Drawn { call, results, cotangents, gradients, exact, saves, whole, seed })
     }
 
     /// Results and gradients, on the host.
@@ -113,6 +111,14 @@ impl Drawn {
         let scratch = |len: usize| Tensor::host(DType::F32, &[len]);
         if is_gpu(exec) {
             call.place(exec)?;
+        }
+        if self.saves {
+            // a GPU saves others than a CPU; they are dense
+            let kept = pass::plan(&call, true)?.into_iter().find(|plan| plan.name == SAVED);
+            let rng = &mut Rng::new(self.seed);
+            kept.into_iter().for_each(|kept| results.push(SAVED, poisoned(rng, kept.dtype, &kept.shape, Layout::Dense)));
+        }
+        if is_gpu(exec) {
             results.push(WORKSPACE, scratch(pass::workspace(exec, &call)?)?);
             results.place(exec)?;
             cotangents.place(exec)?;

@@ -205,10 +205,11 @@ fn cuda_wrong_indices_touch_nothing() {
     let Some(exec) = gpu() else { return };
     for op in Operation::ALL.iter().filter(|op| op.signature.in_place.is_some()) {
         let fixed = Fixed { dtype: Some(DType::F32), ..Fixed::default() };
-        for mut drawn in drawn_as(op, fixed).filter(|drawn| drawn.call.input("state_batch_indices").is_some()).take(3) {
+        let name = ops::arguments(op).map(|argument| argument.name).find(|name| name.ends_with("_indices")).expect("indices");
+        for mut drawn in drawn_as(op, fixed).filter(|drawn| drawn.call.input(name).is_some()).take(3) {
             let [wrong, none] = [drawn.call.sizes().get('S') as f64, -1.0].map(|row| {
                 let mut inputs = drawn.call.inputs.iter_mut();
-                let input = inputs.find(|input| input.argument.name.ends_with("_indices")).expect("indices");
+                let input = inputs.find(|input| input.argument.name == name).expect("indices");
                 let mut values = input.buffer.to_dense();
                 values.data_mut().iter_mut().take(1).for_each(|value| *value = row.into());
                 input.buffer = Tensor::from_dense(&values, input.buffer.dtype());

@@ -136,7 +136,7 @@ operation! {
         backward: Cost { flops: &[(12.0, "BLJNP"), (320.0, "BLJN"), (320.0, "BLJP")], exps: &[(1.0, "BLJ")] },
         oracle: &[(2.0, "BLJNP")],
         independent: &[('B', None), ('J', Some('H')), ('P', None)],
-        tensor_cores: TensorCores::Never,
+        tensor_cores: TensorCores::Always,
         small: &[('B', 1), ('L', 128), ('H', 2), ('J', 2), ('N', 64), ('P', 64)],
         chunked: true,
         ..Facts::NONE

@@ -185,6 +185,14 @@ impl Inputs {
             .reverse(case.has(REVERSE))
     }
 
+    /// At least the size of the terms of the gradient by `A_log`, which are those by g, times the softplus over its slope, or times what the sigmoid is of.
+    fn size_of_rates(&self, case: &Case, by_g: &Dense) -> f64 {
+        let (g, bias) = (self.g.to_dense(), self.bias.to_dense());
+        let bias = bias.data().iter().map(|bias| bias.re * f64::from(u8::from(case.has(BIAS)))).cycle();
+        let terms = by_g.data().iter().zip(g.data()).zip(bias).map(|((by, g), bias)| by.re * (1.0 + (g.re + bias).abs()));
+        terms.map(|term| term * term).sum::<f64>().sqrt()
+    }
+
     fn cotangents(&self) -> Cotangents<'_> {
         Cotangents::default().y(self.dy.view()).final_state(self.dstate.view())
     }
@@ -288,7 +296,8 @@ fn check(case: &Case, execs: &[Exec]) {
             // sums over steps, or differences of sums over a chunk, whose terms are as large as the gradients by queries; what is too small for a normal
             // number has no digits
             let scale = match *name {
-                "a_log" | "dt_bias" => size(by.g.as_ref().unwrap()) + size(&by.q) * 0.1,
+                "a_log" => inputs.size_of_rates(case, by.g.as_ref().unwrap()) + size(&by.q) * 0.1,
+                "dt_bias" => size(by.g.as_ref().unwrap()) + size(&by.q) * 0.1,
                 "g" => size(&by.q) * 0.1,
                 _ => f64::from(f32::MIN_POSITIVE),
             };
