@@ -27,7 +27,7 @@ class StatePool:
             twice gives wrong results.
             Of shape (sequences, pieces) it has states at positions: `cu_seqlens` has the bounds of pieces then, one more than
             sequences * pieces, and each piece goes on from the one before it in its sequence and leaves its state in a slot of
-            its own. A piece may have no steps. On CPUs alone, and not for `linear_scan`.
+            its own. A piece may have no steps. Not for `linear_scan`.
 
     Examples:
         >>> pool = torch.zeros(8, 4, 16, 32)

@@ -108,10 +108,6 @@ def test_several_tokens_are_single_ones(kind, dtype, device):
         for written in (EACH[4 if bounds is None else 7], LAST):
             y, expected = one_by_one(case, written, bounds or [0, 4, 8, 12])
             pool, slots = case[-1].clone(), slots_of(kind, written, bounds, device)
-            if kind == "s5" and device == "cuda":
-                with pytest.raises(RuntimeError, match="one slot for each row"):
-                    run(case, pool, **slots)
-                continue
             got = run(case, pool, **slots)
             assert torch.equal(got, y) and torch.equal(pool, expected)
 
@@ -119,8 +115,6 @@ def test_several_tokens_are_single_ones(kind, dtype, device):
 @on_devices
 @each_kind
 def test_a_token_goes_from_slot_to_slot(kind, device):
-    if kind == "s5" and device == "cuda":
-        pytest.skip("its kernel for CUDA has one slot for each row")
     case, name = case_of(kind, device), indices_of(kind)
     pool, rows = case[-1].clone(), torch.arange(ROWS, device=device)
     expected = case[-1].clone()
@@ -139,8 +133,6 @@ def test_a_token_goes_from_slot_to_slot(kind, device):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @each_kind
 def test_hostile_numbers_touch_nothing_on_a_gpu(kind):
-    if kind == "s5":
-        pytest.skip("its kernel for CUDA has one slot for each row")
     case, name = case_of(kind, "cuda"), indices_of(kind)
     wide = [[2**62, SLOTS, -(2**63), 2**33]] * 3
     for bounds in (None, [-5, 2**62, -(2**62), 2**40]):

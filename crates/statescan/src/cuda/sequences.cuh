@@ -65,6 +65,32 @@ DEVICE StateRow row_after(const Inputs& p, i64 batch, i64 end) {
   if (SEQUENCES == Sequences::Index && !NUMBERED && end < p.seqlen) return {batch, -1};
   return target_of(p, state_row(p, batch, end - 1));
 }
+// ---- Sequences in pieces (`slots.cuh`): the kernels see pieces as sequences, and each but the first one of a sequence goes on from the one before it.
+
+// The number of a sequence of bounds in its tensor.
+DEVICE i64 number_of(const Inputs& p, i64 k) { return REVERSE ? p.sequence_count - 1 - k : k; }
+// Whether there are steps of its sequence before the k-th piece, in the direction of the scan.
+DEVICE bool has_before(const Inputs& p, i64 k) {
+  if constexpr (IN_PIECES) return bound(p, k - k % p.slots.pieces) < bound(p, k);
+  return false;
+}
+// Whether the step that begins a piece goes on from the step before it.
+DEVICE bool goes_on(const Inputs& p, i64 first) {
+  if constexpr (IN_PIECES) return first > 0 && has_before(p, sequence_at_bound(p, first));
+  return false;
+}
+// job(where the state behind a sequence goes): in pieces also those pieces behind it that have no steps.
+template <typename Job> DEVICE void each_target(const Inputs& p, i64 batch, i64 end, Job job) {
+  if constexpr (IN_PIECES) {
+    int k = int(sequence_at_bound(p, end - 1));
+#pragma unroll 1
+    do
+      job(target_of(p, {number_of(p, k), 0}));
+    while (++k < p.sequence_count && k % int(p.slots.pieces) != 0 && bound(p, k + 1) <= end);
+  } else {
+    job(row_after(p, batch, end));
+  }
+}
 DEVICE bool exists(const Inputs& p, StateRow at) {
   if constexpr (POOLED) return at.sequence >= 0;
   if constexpr (SEQUENCES == Sequences::Bounds) return at.row >= 0 && at.row < p.sequence_count;

@@ -119,9 +119,12 @@ params! {
     pub(crate) struct Slots {
         read: Address<c_void>,
         write: Address<c_void>,
-        /// From one row's slot to the next one's.
+        /// From one sequence's slot to the next one's, and from one piece's.
         read_step: i64,
         write_step: i64,
+        piece_step: i64,
+        /// Pieces of a sequence, of which each is a row of the kernels; sequences.
+        pieces: i64,
         rows: i64,
         /// Slots of the pool.
         count: i64,
@@ -137,6 +140,8 @@ impl Slots {
             write: address(&pool.write),
             read_step: pool.read.strides()[0] as i64,
             write_step: pool.write.strides()[0] as i64,
+            piece_step: pool.write.strides().get(1).map_or(0, |&step| step as i64),
+            pieces: pool.pieces().unwrap_or(1).max(1) as i64,
             rows: pool.read.len() as i64,
             count: pool.slots() as i64,
         }
@@ -144,18 +149,19 @@ impl Slots {
 }
 
 /// The types of slots, where there are some.
-pub(crate) struct SlotTypes(Option<[DType; 2]>);
+pub(crate) struct SlotTypes(Option<([DType; 2], bool)>);
 
 impl SlotTypes {
     pub(crate) fn of(pool: &Option<Pool<'_>>) -> Self {
-        SlotTypes(pool.map(|pool| [pool.read.dtype(), pool.write.dtype()]))
+        SlotTypes(pool.map(|pool| ([pool.read.dtype(), pool.write.dtype()], pool.pieces().is_some())))
     }
 }
 
 impl Constants for SlotTypes {
     fn add_to(&self, config: Config) -> Config {
-        let [read, write] = self.0.unwrap_or([DType::I32; 2]);
-        config.flag("POOLED", self.0.is_some()).dtype("READ_SLOT", read).dtype("WRITE_SLOT", write)
+        let ([read, write], in_pieces) = self.0.unwrap_or(([DType::I32; 2], false));
+        let config = config.flag("POOLED", self.0.is_some()).flag("IN_PIECES", in_pieces);
+        config.dtype("READ_SLOT", read).dtype("WRITE_SLOT", write)
     }
 }
 

@@ -8,7 +8,7 @@
 //! A sequence may be in **pieces**, which leave a state at each of its cuts: `write_indices` is (sequences, pieces) then, `cu_seqlens` has the bounds of
 //! pieces, and each piece but the first one of a sequence, in the direction of the scan, goes on from the state after the one before it. A piece may have
 //! no steps. Where threads share out the sequences of a row, a call has a pass for each piece of a sequence, from slot to slot; S5 has one pass for all.
-//! CUDA has no kernels for pieces, and rows of `linear_scan` are one sequence each.
+//! On CUDA a state passes from piece to piece in f32. Rows of `linear_scan` are one sequence each, and have no pieces.
 //!
 //! The host checks slots that lie in its memory. On CUDA only the device reads them: a number that is no slot counts as negative, and two sequences with
 //! one slot give wrong results.
@@ -21,7 +21,7 @@ use super::slots::BOUNDS;
 use super::states::{Pool, READ, STATE_POOL, States, WRITE};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::tensor::{Dense, Shape, View, ViewMut};
+use crate::tensor::{Dense, Device, Shape, View, ViewMut};
 
 /// An operation's arguments, and behind them the slots of sequences.
 pub(crate) const fn with_slots<const N: usize>(arguments: &[Argument]) -> [Argument; N] {
@@ -183,7 +183,8 @@ impl Step for Pooled {
         let pool = state.raw();
         let mut out = Written { workspace, ..Written::default() };
         (out.views[0], out.views[self.state()]) = (Some(y.reborrow()), Some(state.reborrow()));
-        let pieces = self.split(call, pool.as_read(), 0)?.1.pieces().filter(|_| self.by_level);
+        let by_level = self.by_level && exec.device() == Device::Cpu;
+        let pieces = self.split(call, pool.as_read(), 0)?.1.pieces().filter(|_| by_level);
         (0..pieces.unwrap_or(1).max(1)).try_for_each(|level| self.prepare(exec, call, pool.as_read(), level)?.write(&mut out))
     }
 

@@ -81,7 +81,7 @@ impl StatePool<'_> {
     /// # Errors
     /// Those of the step; [`Error::Index`] for slots that do not exist, are written twice, or are written by one sequence and read by another, and for
     /// bounds that do not rise from 0 to the number of rows; a pool or slots of another shape, type or device; [`Error::Presence`] beside other indices.
-    /// Nothing is written then. On CUDA [`Error::Unavailable`] for S5.
+    /// Nothing is written then. On CUDA [`Error::Unavailable`] for S5 with more states than shared memory holds.
     pub fn step(&mut self, exec: &Exec, args: &impl BetweenSlots, bounds: Option<View<'_>>, mut y: ViewMut<'_>) -> Result<()> {
         let (mut call, slotted) = args.between_slots();
         let (at, len) = (read_at(call.signature), slotted.signature.arguments.len());

@@ -44,7 +44,7 @@ pub(crate) struct Pool<'a> {
     pub states: View<'a>,
     pub read: View<'a>,
     pub write: View<'a>,
-    /// The number of the piece of each sequence that is scanned, or all of them, one after the other.
+    /// The number of the piece of each sequence that is scanned on the CPU, or all of them, one after the other.
     pub level: Option<usize>,
 }
 
@@ -81,9 +81,6 @@ impl<'a> Pool<'a> {
             checker.read(READ.field, &self.read, Kind::Index, &[rows])?;
             return checker.read(WRITE.field, &self.write, Kind::Index, &[rows]);
         };
-        if device != Device::Cpu {
-            return Err(Error::Unavailable { what: op, why: "kernels for CUDA take no sequences in pieces" });
-        }
         if !rows.is_multiple_of(pieces.max(1)) {
             let expected = "of a number of pieces, along its second axis, that divides that of the bounds' intervals";
             return Err(Error::Value { op, argument: WRITE.field, expected, got: pieces as f64 });
@@ -197,10 +194,11 @@ pub(crate) mod testing {
     use crate::cuda::testing::tensor;
     use crate::tensor::DType;
 
-    /// A pool on a device for so many rows or sequences, whose states have these sizes.
-    pub(crate) fn pool(dtype: DType, rows: usize, own: &[usize]) -> States<'static> {
-        let states = tensor(dtype, &[&[2 * rows], own].concat());
-        let (read, write) = (tensor(DType::I32, &[rows]), tensor(DType::I64, &[rows]));
+    /// A pool on a device for so many rows or sequences, and pieces of these, whose states have these sizes.
+    pub(crate) fn pool(dtype: DType, (rows, pieces): (usize, Option<usize>), own: &[usize]) -> States<'static> {
+        let (states, sequences) = (tensor(dtype, &[&[2 * rows], own].concat()), rows / pieces.unwrap_or(1));
+        let write: Vec<usize> = [sequences].into_iter().chain(pieces).collect();
+        let (read, write) = (tensor(DType::I32, &[sequences]), tensor(DType::I64, &write));
         States { pool: Some(Pool { states, read, write, level: Some(0) }), ..States::default() }
     }
 }

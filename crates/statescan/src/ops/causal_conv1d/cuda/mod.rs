@@ -285,7 +285,7 @@ impl<'p, 'a> Call<'p, 'a> {
     ) -> Result<Kernel<StatesParams, impl Fn() -> Config>> {
         let out = out.as_read();
         let (p, sequences) = (self.problem, out.shape()[1]);
-        let rows = p.pool.map_or(out.shape()[0], |pool| pool.read.len());
+        let rows = p.pool.map_or(out.shape()[0], |pool| pool.write.len());
         let config = move || {
             self.config(Geometry { channels: 1, channel_lanes: 1, time_lanes: THREADS, steps: 8, resident: 1 }, true)
                 .dtype("DY", dtype(&sources.y))

@@ -9,7 +9,9 @@ struct Range { i64 batch, start, end; };
 template <bool FIRST> DEVICE Range range_of(const Conv& conv, i64 row, i64 sequence) {
   if constexpr (SEQUENCES == Sequences::Bounds) {
     const i64 i = number(conv, row);
-    return {0, bound(conv, i), max(bound(conv, i), bound(conv, i + 1))};
+    // in pieces the steps of those before it are inputs, too
+    const i64 start = bound(conv, IN_PIECES ? i - i % conv.slots.pieces : i);
+    return {0, start, max(start, bound(conv, i + 1))};
   }
   if constexpr (SEQUENCES == Sequences::Index) {
     // sequences in the direction of the convolution: numbers rise, or fall where it is reversed
@@ -72,6 +74,32 @@ DEVICE f32 by_initial(const StatesParams& p, const Inputs& inputs, StateRow afte
   return sum;
 }
 
+// What the pieces of a sequence leave, by a thread that has them all, in their order.
+DEVICE void leave_pieces(const StatesParams& p, const Inputs& of, i64 row, i64 sequence) {
+  const Conv& conv = p.conv;
+  const i64 first = number(conv, row);
+  if (first % conv.slots.pieces != 0) return;
+  // what lies before the sequence, from before one of its pieces is written
+  f32 kept[PAST > 0 ? PAST : 1];
+#pragma unroll
+  for (int j = 0; j < PAST; j++) kept[j] = of.at_step(of.range.start - PAST + j);
+#pragma unroll 1
+  for (i64 k = first; k < first + conv.slots.pieces; k++) {
+    const i64 piece = number(conv, k), to = row_written(conv.slots, piece), end = range_of<false>(conv, piece, sequence).end;
+    if (to < 0) continue;
+#pragma unroll
+    for (int j = 0; j < PAST; j++) {
+      const i64 step = end - PAST + j;
+      f32 own = 0.f;
+#pragma unroll
+      for (int i = 0; i < PAST; i++)
+        if (step + PAST - of.range.start == i) own = kept[i];
+      if (step >= of.range.start) own = to_f32(*at<X>(conv.x, of.range.batch, of.channel, step));
+      assign(*at<OUT>(p.out, to, sequence, of.channel, j), own);
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const __grid_constant__ StatesParams p) {
   const Conv& conv = p.conv;
   const i64 i = i64(blockIdx.x) * THREADS + threadIdx.x;
@@ -87,6 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) causal_conv1d_states(const
   }
   if (!HAS_INITIAL) before.row = -1;
   const Inputs inputs = {conv, range, before, channel};
+  if constexpr (IN_PIECES) return leave_pieces(p, inputs, row, sequence);
   const i64 to = GRADIENT ? row : row_written(conv.slots, row);
   if (to < 0) return;
   // all are read before one is written, since a pool may have what a short sequence leaves where it has what it begins with

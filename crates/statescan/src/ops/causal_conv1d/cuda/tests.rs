@@ -81,12 +81,12 @@ fn packed_convolutions_compile() {
 #[test]
 fn pooled_convolutions_compile() {
     let Some(mut suite) = Suite::new() else { return };
-    for (batch, bounds) in [(3, None), (1, Some(6))] {
+    for (batch, bounds, pieces) in [(3, None, None), (1, Some(6), None), (1, Some(6), Some(5))] {
         for channels_last in [false, true] {
             let x = timed(DType::BF16, [batch, 64, 77], channels_last);
             let sequences = bounds.map_or(Sequences::Whole, |n| Sequences::CuSeqlens(tensor(DType::I32, &[n])));
             let args = Args::new(x, tensor(DType::F32, &[64, 4])).sequences(sequences);
-            let states = pool(DType::BF16, bounds.map_or(3, |n| n - 1), &[64, 3]);
+            let states = pool(DType::BF16, (bounds.map_or(3, |n| n - 1), pieces), &[64, 3]);
             let problem = Problem::new(&args, Device::Cuda(0), states).unwrap();
             let call = Call::new(&problem).unwrap();
             let plan = call.forward_plan(Numbers::H200).unwrap();

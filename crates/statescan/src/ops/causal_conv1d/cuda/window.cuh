@@ -250,7 +250,8 @@ template <int COUNT> struct Marks {
     };
     mark(conv.seqlen);
     if constexpr (SEQUENCES == Sequences::Bounds) {
-      for (i64 i = first_bound(conv, max(first, i64(0))); i <= conv.sequence_count && bound(conv, i) <= first + COUNT; i++) mark(bound(conv, i));
+      for (i64 i = first_bound(conv, max(first, i64(0))); i <= conv.sequence_count && bound(conv, i) <= first + COUNT; i++)
+        if (!IN_PIECES || i % conv.slots.pieces == 0) mark(bound(conv, i));
     }
     if constexpr (SEQUENCES == Sequences::Index) {
       const i64 low = max(first, i64(0)), high = min(first + COUNT + 1, conv.seqlen);

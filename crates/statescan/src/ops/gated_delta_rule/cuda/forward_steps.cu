@@ -21,14 +21,14 @@ struct alignas(16) Stage {
 };
 static_assert(2 * sizeof(Stage) == SHARED, "the plan has counted the same");
 
-// The columns of a block.
+// The columns of a block, and the `number`-th piece of its sequence.
 struct Work {
   Piece piece;
   Head head;
   i64 first;
 
-  DEVICE explicit Work(const Params& p)
-      : piece(p, blockIdx.x / p.column_blocks / p.heads), head(p, blockIdx.x / p.column_blocks % p.heads), first(blockIdx.x % p.column_blocks * COLUMNS) {}
+  DEVICE Work(const Params& p, int number)
+      : piece(p, blockIdx.x / u32(p.column_blocks) / u32(p.heads) * pieces_of_block(p) + number), head(p, blockIdx.x / u32(p.column_blocks) % u32(p.heads)), first(blockIdx.x % u32(p.column_blocks) * COLUMNS) {}
   DEVICE i64 key_head() const { return head.head / GROUP; }
 };
 
@@ -224,29 +224,21 @@ struct State {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gated_delta_rule_steps(const __grid_constant__ Params p) {
-  extern __shared__ __align__(16) char shared[];
-  Stage* const stages = reinterpret_cast<Stage*>(shared);
-  const Work work(p);
-  const i64 tiles = (work.piece.end - work.piece.start + STEPS - 1) / STEPS;
+// A piece of time: its steps, and the state behind them to where it goes.
+DEVICE void walk(const Params& p, int number, Stage* stages, State& state) {
+  const Work work(p, number);
   const bool helps = threadIdx.x < HELPERS;
-  auto start_of = [&](i64 tile) { return work.piece.start + tile * STEPS; };
-  State state;
-  const StateRow from = source_of(p, work.piece.state), to = target_of(p, work.piece.state);
-  if (!helps)
-    state.each_number(work.first, [&](f32& v, int n, i64 column, bool exists) {
-      v = HAS_INITIAL && exists && !is_nowhere(from) ? to_f32(*state_at<INITIAL>(p.before, from, work.head.head, n, column)) : 0.f;
-    });
-  else if (tiles > 0)
-    load_tile(p, work, stages[0], start_of(0));
+  const int steps = int(work.piece.end - work.piece.start), tiles = (steps + STEPS - 1) / STEPS;
+  auto start_of = [&](int tile) { return work.piece.start + i64(tile) * STEPS; };
+  if (helps && tiles > 0) load_tile(p, work, stages[0], start_of(0));
   __syncthreads();
 #pragma unroll 1
-  for (i64 tile = 0; tile < tiles; tile++) {
+  for (int tile = 0; tile < tiles; tile++) {
     if (helps) {
       if (tile > 0) store_tile(p, work, stages[(tile - 1) % 2], start_of(tile - 1));
       if (tile + 1 < tiles) load_tile(p, work, stages[(tile + 1) % 2], start_of(tile + 1));
     } else {
-      const int count = int(min(i64(STEPS), work.piece.end - start_of(tile)));
+      const int count = min(STEPS, steps - tile * STEPS);
 #pragma unroll 1
       for (int t = 0; t < count; t++) state.advance(stages[tile % 2], t);
     }
@@ -255,8 +247,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gated_delta_rule
   if (helps) {
     if (tiles > 0) store_tile(p, work, stages[(tiles - 1) % 2], start_of(tiles - 1));
   } else if constexpr (HAS_FINAL) {
+    const StateRow to = target_of(p, work.piece.state);
     state.each_number(work.first, [&](f32& v, int n, i64 column, bool exists) {
       if (exists && !is_nowhere(to)) assign(*state_at<FINAL>(p.after, to, work.head.head, n, column), v);
     });
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) gated_delta_rule_steps(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) char shared[];
+  Stage* const stages = reinterpret_cast<Stage*>(shared);
+  const Work work(p, 0);
+  const bool helps = threadIdx.x < HELPERS;
+  State state;
+  const StateRow from = source_of(p, work.piece.state);
+  if (!helps)
+    state.each_number(work.first, [&](f32& v, int n, i64 column, bool exists) {
+      v = HAS_INITIAL && exists && !is_nowhere(from) ? to_f32(*state_at<INITIAL>(p.before, from, work.head.head, n, column)) : 0.f;
+    });
+#pragma unroll 1
+  for (int piece = 0; piece < int(pieces_of_block(p)); piece++) {
+    // the last tile has been written
+    if (IN_PIECES && piece > 0) __syncthreads();
+    walk(p, piece, stages, state);
   }
 }

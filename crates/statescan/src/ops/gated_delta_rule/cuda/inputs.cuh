@@ -28,7 +28,7 @@ struct Piece {
   i64 batch, start, end;
   StateRow state;
 
-  // The `index`-th of a launch.
+  // The `index`-th of a call.
   DEVICE Piece(const Inputs& p, i64 index) : batch(index), start(0), end(p.seqlen), state{index, 0} {
     if constexpr (!IS_BY_SEQUENCE) return;
     const i64 k = index % p.sequence_count, number = REVERSE ? p.sequence_count - 1 - k : k;
@@ -37,6 +37,12 @@ struct Piece {
     state = SEQUENCES == Sequences::Bounds ? StateRow{number, 0} : StateRow{batch, number};
   }
 };
+
+// Pieces that a block walks, one after the other with the state in its registers.
+DEVICE i64 pieces_of_block(const Inputs& p) {
+  if constexpr (IN_PIECES) return p.slots.pieces;
+  return 1;
+}
 
 // A head's constants.
 struct Head {

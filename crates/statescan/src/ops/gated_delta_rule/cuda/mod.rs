@@ -80,9 +80,10 @@ impl<'p, 'a> Call<'p, 'a> {
         matches!(self.problem.sequences, Sequences::CuSeqlens(_)) || self.numbered()
     }
 
-    /// Pieces of time that blocks walk on their own: sequences that have states, or rows.
+    /// Parts of time that blocks walk on their own: sequences that have states, or rows.
     fn pieces(&self) -> usize {
-        self.problem.batch.saturating_mul(self.sequence_count())
+        let of_sequence = self.problem.pool.and_then(|pool| pool.pieces()).unwrap_or(1).max(1);
+        self.problem.batch.saturating_mul(self.sequence_count() / of_sequence)
     }
 
     /// The constants of `inputs.cuh`, and types and sizes.

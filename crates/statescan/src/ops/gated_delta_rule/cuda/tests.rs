@@ -219,7 +219,8 @@ fn pooled_kernels_compile() {
     let plain = args(DType::BF16, [300, 16, 32, 128, 128], false);
     let packed = plain.sequences(Sequences::CuSeqlens(tensor(DType::I64, &[5])));
     let long = args(DType::BF16, [9000, 2, 8, 128, 128], false);
-    for (args, rows, heads) in [(plain, 1, 32), (packed, 4, 32), (long, 1, 8)] {
+    let cases = [(plain, (1, None), 32), (packed, (4, None), 32), (packed, (4, Some(2)), 32), (long, (1, None), 8)];
+    for (args, rows, heads) in cases {
         let problem = Problem::new(&args, Device::Cuda(0), pool(DType::BF16, rows, &[heads, 128, 128])).unwrap();
         let call = Call::new(&problem).unwrap();
         let state = problem.initial_state.map(target);

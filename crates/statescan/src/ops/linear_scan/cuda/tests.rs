@@ -10,7 +10,7 @@ use crate::tensor::Device;
 /// Compiles a scan between slots.
 fn check_in_pool(suite: &mut Suite, args: &Args<'_>) {
     let own = &args.b.shape()[1..args.b.rank() - 1];
-    let states = states::testing::pool(if args.b.dtype().is_complex() { DType::Complex64 } else { DType::BF16 }, 2, own);
+    let states = states::testing::pool(if args.b.dtype().is_complex() { DType::Complex64 } else { DType::BF16 }, (2, None), own);
     let problem = Problem::new(&Args { initial_state: None, ..*args }, Device::Cuda(0), states).unwrap();
     let call = Call::new(&problem).unwrap();
     let plan = Plan::new(&call.shape(), Numbers::H200, true).unwrap();

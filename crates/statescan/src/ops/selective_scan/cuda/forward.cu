@@ -16,17 +16,18 @@
 extern "C" __global__ void __launch_bounds__(THREADS + SCANNERS, RESIDENT) selective_scan_forward(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char shared[];
   __shared__ f32 skips[CHANNELS], biases[CHANNELS];
-  const Work w = Work::of<PASS == Pass::Rest && !TWO_PHASE>(p);
+  Work w = Work::of<PASS == Pass::Rest && !TWO_PHASE>(p);
 #pragma unroll 1
   for (int i = threadIdx.x; i < w.channels; i += THREADS + SCANNERS) {
     if constexpr (HAS_SKIP) skips[i] = to_f32(*at<SKIP>(p.skip, w.first + i));
     if constexpr (HAS_BIAS) biases[i] = to_f32(*at<BIAS>(p.bias, w.first + i));
   }
   __syncthreads();
-  const int first_tile = int(w.start / STEPS), last_tile = w.start < w.end ? int((w.end - 1) / STEPS) : first_tile - 1;
   // the first THREADS threads are the helpers, whose code asks for their number and index
   if (threadIdx.x < THREADS)
-    Helper(p, w, shared, {first_tile, last_tile}, {skips, biases}).run();
+    do
+      Helper(p, w, shared, Tiles(w), {skips, biases}).run();
+    while (w.next_piece(p));
   else
-    scan(p, w, shared, first_tile, last_tile);
+    scan(p, w, shared);
 }

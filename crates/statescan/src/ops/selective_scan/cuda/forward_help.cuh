@@ -12,6 +12,7 @@ DEVICE bool has_outputs(const Work& w) { return PASS != Pass::Ends || (!TWO_PHAS
 // The tiles of a block, and what its channels have for all steps, in shared memory.
 struct Tiles {
   int first, last;
+  DEVICE explicit Tiles(const Work& w) : first(int(w.start / STEPS)), last(w.start < w.end ? int((w.end - 1) / STEPS) : first - 1) {}
 };
 struct Vectors {
   const f32 *skips, *biases;

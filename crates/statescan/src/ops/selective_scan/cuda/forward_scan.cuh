@@ -38,11 +38,11 @@ struct Scanner {
   DEVICE i64 sequence_at(i64 step) const { return !NUMBERED ? 0 : p.seqlen > 0 ? index_of(p.sequences, w.batch, step) : -1; }
   // the state of a sequence before its first step, and where the state after its last step goes
   DEVICE Field initial_of(i64 sequence, int r) const {
-    if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, {row_read(p.slots, w.row), sequence, channel, own_state(r)});
+    if constexpr (HAS_INITIAL) return state_of<INITIAL>(p, p.initial, {row_read(p.slots, w.place), sequence, channel, own_state(r)});
     return Field{};
   }
   DEVICE void finish_sequence(i64 sequence, int r, Field h) const {
-    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.last, {row_written(p.slots, w.row), sequence, channel, own_state(r)}, h);
+    if constexpr (HAS_FINAL && PASS != Pass::Ends) put_state<FINAL>(p, p.last, {row_written(p.slots, w.place), sequence, channel, own_state(r)}, h);
   }
   // a place among what segments leave
   DEVICE i64 end_of(i64 segment) const { return segment * p.segment_channels + w.row * p.dim + channel; }
@@ -198,14 +198,10 @@ DEVICE void leave(const Scanner& t, const States& s, f32 steps_in_all) {
   }
 }
 
-DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, int last_tile) {
-  const Scanner t(p, w, shared);
-  Owned a, h, b, c;
-  const States s{a, h, b, c};
-  begin_states(t, s);
+DEVICE void scan_tiles(const Scanner& t, const States& s, Tiles tiles) {
   f32 steps_in_all = 0.f;
 #pragma unroll 1
-  for (int tile = first_tile; tile <= last_tile; tile++) {
+  for (int tile = tiles.first; tile <= tiles.last; tile++) {
     // takes what was prepared of this tile; its partial outputs go where those of the tile before the last were, which helpers have read
     meet_all();
     if (!t.scans()) continue;
@@ -218,4 +214,14 @@ DEVICE void scan(const Params& p, const Work& w, char* shared, int first_tile, i
   // the last partial outputs are there
   meet_all();
   leave(t, s, steps_in_all);
+}
+
+DEVICE void scan(const Params& p, Work& w, char* shared) {
+  const Scanner t(p, w, shared);
+  Owned a, h, b, c;
+  const States s{a, h, b, c};
+  begin_states(t, s);
+  do
+    scan_tiles(t, s, Tiles(w));
+  while (w.next_piece(p));
 }

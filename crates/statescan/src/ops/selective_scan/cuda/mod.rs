@@ -123,7 +123,10 @@ impl<'p, 'a> Call<'p, 'a> {
     /// Rows of blocks: packed sequences are scanned at the same time, numbered ones one after the other.
     fn rows(&self) -> usize {
         match self.problem.sequences {
-            Sequences::CuSeqlens(bounds) => bounds.len() - 1,
+            Sequences::CuSeqlens(bounds) => {
+                let pieces = self.problem.pool.and_then(|pool| pool.pieces()).unwrap_or(1);
+                (bounds.len() - 1) / pieces.max(1)
+            }
             _ => self.problem.batch,
         }
     }

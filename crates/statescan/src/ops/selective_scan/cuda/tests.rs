@@ -258,11 +258,14 @@ fn whatever_kernels_are_made_for_tells_keys_apart() {
 #[test]
 fn pooled_scans_compile() {
     let Some(mut suite) = Suite::new() else { return };
-    for (complex, bounds, dtype) in [(false, None, DType::BF16), (false, Some(6), DType::F32), (true, Some(6), DType::F32)] {
+    let (whole, packed, pieces) = ((None, None), (Some(6), None), (Some(6), Some(5)));
+    let cases =
+        [(false, whole, DType::BF16), (false, packed, DType::F32), (true, packed, DType::F32), (false, pieces, DType::F32)];
+    for (complex, (bounds, pieces), dtype) in cases {
         let case = Case { batch: 1, ..case(64, 1024, 16, dtype, complex) };
         let args = case.args().sequences(bounds.map_or(Sequences::Whole, |n| Sequences::CuSeqlens(tensor(DType::I32, &[n]))));
         let field = if complex { DType::Complex64 } else { dtype };
-        let states = pool(field, bounds.map_or(1, |n| n - 1), &[64, 16]);
+        let states = pool(field, (bounds.map_or(1, |n| n - 1), pieces), &[64, 16]);
         let problem = Problem::new(&args, Device::Cuda(0), states).unwrap();
         let (y, state) = (target(problem.x), problem.initial_state.map(target));
         let targets = Targets { y: Some(y), final_state: state, checkpoints: None, workspace: None };

@@ -44,6 +44,8 @@ DEVICE f32 slope_of(const Inputs& p, f32 dt, const f32* biases, int channel) {
 // What a block works on.
 struct Work {
   int row, batch;        // where states lie, where steps lie
+  i64 place;             // where a pool has the row's slots: of sequences in pieces, which a block walks one after the other, that of the piece
+  int piece;
   int block;             // which block of the row
   int first;             // channel
   int channels;
@@ -57,6 +59,7 @@ struct Work {
     w.block = in_segment % int(p.blocks_per_row);
     const int unit = w.block / int(p.blocks_per_unit);
     w.row = w.batch = in_segment / int(p.blocks_per_row);
+    w.place = w.row, w.piece = 0;
     w.first = unit * int(p.unit) + w.block % int(p.blocks_per_unit) * CHANNELS;
     w.channels = int(min(i64(CHANNELS), (unit + 1) * p.unit - w.first));
     w.segment = 0, w.start = 0, w.end = p.seqlen;
@@ -64,17 +67,25 @@ struct Work {
       w.segment = blockIdx.x / int(p.blocks_per_segment) + FIRST;
       w.start = w.segment * p.segment_steps, w.end = min(w.start + p.segment_steps, p.seqlen);
     }
-    if constexpr (SEQUENCES == Sequences::Bounds) {
-      w.batch = 0;
-      w.start = index_of(p.sequences, w.row, 0), w.end = index_of(p.sequences, w.row + 1, 0);
-      if constexpr (REVERSE) {
-        const i64 last = p.seqlen - w.start;
-        w.start = p.seqlen - w.end, w.end = last;
-      }
-      // bounds are not checked on the host: whatever they are, nothing outside of the row is touched
-      w.start = min(max(w.start, i64(0)), p.seqlen), w.end = min(max(w.end, w.start), p.seqlen);
-    }
+    if constexpr (SEQUENCES == Sequences::Bounds) w.batch = 0, w.find(p);
     return w;
+  }
+  // The steps of a packed sequence, or of its piece.
+  DEVICE void find(const Inputs& p) {
+    if constexpr (IN_PIECES) place = row * p.slots.pieces + (REVERSE ? p.slots.pieces - 1 - piece : piece);
+    start = index_of(p.sequences, place, 0), end = index_of(p.sequences, place + 1, 0);
+    if constexpr (REVERSE) {
+      const i64 last = p.seqlen - start;
+      start = p.seqlen - end, end = last;
+    }
+    // bounds are not checked on the host: whatever they are, nothing outside of the row is touched
+    start = min(max(start, i64(0)), p.seqlen), end = min(max(end, start), p.seqlen);
+  }
+  // Goes on to the next piece, if there is one.
+  DEVICE bool next_piece(const Inputs& p) {
+    if (!IN_PIECES || ++piece >= p.slots.pieces) return false;
+    find(p);
+    return true;
   }
 };
 

@@ -33,7 +33,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) simplified_scan(const _
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
       v[i] = x = forward.steps[i].apply(x);
-      if (first + i < p.seqlen && own.begins(i + 1)) write_state<AFTER>(p, p.after, row_after(p, w.batch, first + i + 1), w.n, x);
+      if (first + i < p.seqlen && own.begins(i + 1))
+        each_target(p, w.batch, first + i + 1, [&](StateRow to) { write_state<AFTER>(p, p.after, to, w.n, x); });
     }
     carry = composed.all.apply(carry);
     if constexpr (HAS_STATES) store_row(v, row, first, p.seqlen);

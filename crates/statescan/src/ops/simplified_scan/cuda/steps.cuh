@@ -118,7 +118,7 @@ template <typename FROM, typename TO> DEVICE void hand_on(const Inputs& p, const
   if constexpr (SEQUENCES == Sequences::Bounds) {
 #pragma unroll 1
     for (i64 k = lane_of(); k < p.sequence_count; k += 32)
-      if (bound(p, k) >= bound(p, k + 1)) pass({REVERSE ? p.sequence_count - 1 - k : k, 0});
+      if (bound(p, k) >= bound(p, k + 1) && !has_before(p, k)) pass({number_of(p, k), 0});
   } else if constexpr (NUMBERED) {
 #pragma unroll 1
     for (i64 s = lane_of(); s < p.sequence_count; s += 32) pass({w.batch, s});
@@ -343,7 +343,7 @@ struct Forward {
     for (int i = 0; i < ITEMS; i++) {
       steps[i] = {tile.c[i].decay, mul(tile.c[i].input, v[i]), false};
       starts[i] = {};
-      if (RESETS && tile.begins(i) && tile.first + i < p.seqlen) {
+      if (RESETS && tile.begins(i) && tile.first + i < p.seqlen && !goes_on(p, tile.first + i)) {
         steps[i].fresh = true;
         starts[i] = read_state<FROM>(p, initial, row_before(p, w.batch, tile.first + i), w.n);
         if (!is_zero(starts[i])) steps[i].input = mul_add(tile.c[i].decay, starts[i], steps[i].input);

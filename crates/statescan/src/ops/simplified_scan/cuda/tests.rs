@@ -133,7 +133,8 @@ fn pooled_scans_compile() {
     let plain = args(DType::F32, DType::Complex64, DType::F32, [h, p, l]);
     let one = |view: View<'static>| tensor(view.dtype(), &[&[1], &view.shape()[1..]].concat());
     let bounds = Sequences::CuSeqlens(tensor(DType::I32, &[6]));
-    for (args, rows) in [(plain, BATCH), (Args { u: one(plain.u), delta: one(plain.delta), sequences: bounds, ..plain }, 5)] {
+    let packed = Args { u: one(plain.u), delta: one(plain.delta), sequences: bounds, ..plain };
+    for (args, rows) in [(plain, (BATCH, None)), (packed, (5, None)), (packed, (5, Some(5)))] {
         let problem = Problem::new(&args, Device::Cuda(0), pool(DType::Complex64, rows, &[p])).unwrap();
         let call = Call::new(&problem, Numbers::H200, false).unwrap();
         assert_eq!(call.plan.segments, 1, "a segment would write a slot while another one reads it");

@@ -32,6 +32,7 @@ mod cuda;
 mod problem;
 pub mod reference;
 
+use crate::cuda::Stream;
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::ops::call::Call;
@@ -123,19 +124,26 @@ impl slotted::BetweenSlots for Args<'_> {
 /// # Errors
 /// Any argument of a wrong shape, type or device, views that overlap, an index that is out of range or used twice. Nothing is written then.
 pub fn update(exec: &Exec, args: &Args<'_>, state: &mut ViewMut<'_>, y: &mut ViewMut<'_>) -> Result<()> {
-    let mut problem = checked(exec.device(), args, None, state, y)?;
-    problem.double |= state.dtype().is_double();
-    let targets = Targets { state: state.raw(), y: y.raw() };
-    match exec.stream() {
-        Some(stream) => {
-            let queue = args.queue(stream, None, [targets.state.as_read(), targets.y.as_read()]);
-            cuda::update(&queue, &problem, args.state_batch_indices, &targets)
-        }
-        None => {
-            cpu::update(exec, &problem, &targets);
-            Ok(())
-        }
+    if let Some(stream) = exec.stream() {
+        return launch(stream, args, None, state, y);
     }
+    let problem = checked(exec.device(), args, None, state, y)?;
+    cpu::update(exec, &problem, &Targets { state: state.raw(), y: y.raw() });
+    Ok(())
+}
+
+/// Puts the kernel of a step into a stream.
+fn launch(
+    stream: &Stream,
+    args: &Args<'_>,
+    slots: Option<&Slots<'_>>,
+    state: &mut ViewMut<'_>,
+    y: &mut ViewMut<'_>,
+) -> Result<()> {
+    let problem = checked(state.shared().device(), args, slots, state, y)?;
+    let targets = Targets { state: state.raw(), y: y.raw() };
+    let queue = args.queue(stream, slots, [targets.state.as_read(), targets.y.as_read()]);
+    cuda::update(&queue, &problem, &cuda::Rows { indices: args.state_batch_indices, slots }, &targets)
 }
 
 /// The problem of a step whose arguments, state and result go together. On CUDA it reads none of them.
@@ -146,7 +154,8 @@ fn checked<'a>(
     state: &ViewMut<'_>,
     y: &ViewMut<'_>,
 ) -> Result<Problem<'a>> {
-    let (problem, views) = (Problem::new(args, device, slots.is_some(), state.shape())?, args.views());
+    let (mut problem, views) = (Problem::new(args, device, slots.is_some(), state.shape())?, args.views());
+    problem.double |= state.shared().dtype().is_double();
     let mut checker = Checker::of(OP, device, &SIGNATURE, &views);
     slots.into_iter().for_each(|slots| slots.are_read(&mut checker));
     checker.write("state", state, Kind::Complex, &[problem.states, problem.dstate])?;
@@ -169,6 +178,16 @@ impl Step for Table {
 
     fn check_between(&self, (call, slots): (&Call<'_>, &Slots<'_>), state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {
         checked(state.shared().device(), &Args::of_call(call), Some(slots), state, y).map(drop)
+    }
+
+    fn launch_between(
+        &self,
+        stream: &Stream,
+        (call, slots): (&Call<'_>, &Slots<'_>),
+        state: &mut ViewMut<'_>,
+        y: &mut ViewMut<'_>,
+    ) -> Result<()> {
+        launch(stream, &Args::of_call(call), Some(slots), state, y)
     }
 
     fn check(&self, call: &Call<'_>, state: &ViewMut<'_>, y: &ViewMut<'_>) -> Result<()> {

@@ -21,7 +21,7 @@ DEVICE void hand_on(const Params& p, i64 batch, i64 head, i64 first, i64 end) {
   if constexpr (SEQUENCES == Sequences::Bounds) {
 #pragma unroll 1
     for (i64 k = 0; k < p.sequence_count; k++)
-      if (bound(p, k) >= bound(p, k + 1)) pass({REVERSE ? p.sequence_count - 1 - k : k, 0});
+      if (bound(p, k) >= bound(p, k + 1) && !has_before(p, k)) pass({number_of(p, k), 0});
   } else if constexpr (NUMBERED) {
 #pragma unroll 1
     for (i64 s = 0; s < p.sequence_count; s++) pass({batch, s});

@@ -397,7 +397,7 @@ fn pooled_kernels_compile() {
     let maps = of(&[1, 512, 1, 128]);
     let packed = Args::new(of(&[1, 512, 8, 64]), of(&[1, 512, 8]), tensor(DType::F32, &[8]), maps, maps);
     let packed = packed.sequences(Sequences::CuSeqlens(tensor(DType::I32, &[6])));
-    for (args, rows) in [(plain, 2), (packed, 5)] {
+    for (args, rows) in [(plain, (2, None)), (packed, (5, None)), (packed, (5, Some(5)))] {
         let problem = Problem::new(&args, Device::Cuda(0), pool(DType::BF16, rows, &[8, 64, 128])).unwrap();
         let y = target(problem.x);
         let walk = Walk::forward(&problem, Some(&y), Some(target(problem.initial_state.unwrap())));

@@ -24,13 +24,27 @@ struct Chain : Keeper {
       : Keeper(p, shared, Work(p, slice / SLICES, slice % SLICES * 64, segment)), barriers(*reinterpret_cast<Barriers*>(shared + BARRIERS_AT)),
         of_head(slice / SLICES), segment(segment) {}
 
+  // job(chunks before it) for each piece that the block walks over.
+  template <typename Job> DEVICE void each_piece(Job job) {
+    job(0);
+    if constexpr (IN_PIECES) {
+      int before = w.chunks;
+#pragma unroll 1
+      for (i64 piece = 1; piece < p.slots.pieces; piece++) w.next(p), job(before), before += w.chunks;
+    }
+  }
+
   // ---- copies: a warp, of which one thread starts them
 
-  DEVICE void copy() const {
-    const int key_head = int(w.head / GROUP), head = int(w.head), batch = int(w.piece.batch);
+  DEVICE void copy() {
     Turn<STAGES> turn;
-    int ready = BESIDE ? 0 : w.chunks;   // chunks whose units are there
     if constexpr (!BESIDE) wait_for_units();
+    each_piece([&](int) { copy(turn); });
+    if constexpr (BESIDE) wait_for_units();
+  }
+  DEVICE void copy(Turn<STAGES>& turn) const {
+    const int key_head = int(w.head / GROUP), head = int(w.head), batch = int(w.piece.batch);
+    int ready = BESIDE ? 0 : w.chunks;   // chunks whose units are there
 #pragma unroll 1
     for (int chunk = 0; chunk < w.chunks; chunk++, turn.next()) {
       barrier_wait(barriers.ring.empty[turn.at], turn.phase ^ 1);
@@ -50,7 +64,6 @@ struct Chain : Keeper {
       if (chunk >= ready) ready = chunk + units_from(chunk);
       if (lane == 0) bytes_load(to + UNIT_AT, static_cast<const char*>(p.units) + (w.first + chunk) * UNIT_BYTES, UNIT_BYTES, full);
     }
-    if constexpr (BESIDE) wait_for_units();
   }
 
   // How many units there are from a chunk on, at least one, up to 32.
@@ -65,14 +78,16 @@ struct Chain : Keeper {
 
   // ---- y goes out: the other warps of that warpgroup
 
-  DEVICE void write() const {
-    if constexpr (!HAS_Y) return;
+  DEVICE void write() {
+    if constexpr (HAS_Y) each_piece([&](int before) { write(before); });
+  }
+  DEVICE void write(int before) const {
     const int first = threadIdx.x % 128 - 32;
 #pragma unroll 1
     for (int chunk = 0; chunk < w.chunks; chunk++) {
       const int count = w.count(chunk);
       Y* const y = at<Y>(p.y, w.piece.batch, w.piece.start + i64(chunk) * CHUNK, w.head, w.column);
-      barrier_wait(barriers.y_full, chunk & 1);
+      barrier_wait(barriers.y_full, (before + chunk) & 1);
       if constexpr (IN_LINES) {
 #pragma unroll 2
         for (int i = first; i < count * 8; i += 32 * WRITERS)
@@ -92,8 +107,11 @@ struct Chain : Keeper {
 
   // ---- y: a warpgroup
 
-  DEVICE void read() const {
+  DEVICE void read() {
     Turn<STAGES> turn;
+    each_piece([&](int before) { read(turn, before); });
+  }
+  DEVICE void read(Turn<STAGES>& turn, int before) const {
 #pragma unroll 1
     for (int chunk = 0; chunk < w.chunks; chunk++, turn.next()) {
       char* const from = stage(turn);
@@ -101,7 +119,7 @@ struct Chain : Keeper {
       Sums<64> sums;
       float2 factor[8];
       barrier_wait(barriers.ring.full[turn.at], turn.phase);
-      barrier_wait(barriers.state_full[warp], chunk & 1);
+      barrier_wait(barriers.state_full[warp], (before + chunk) & 1);
       hand_over<false>(state, S_AT);
       warp_arrive(barriers.state_free[warp]);
       const u64 queries = operand(from + Q_AT), a = operand(from + UNIT_AT + A_AT);
@@ -115,7 +133,7 @@ struct Chain : Keeper {
       hold(state);
 #pragma unroll
       for (int i = 0; i < 16; i++) sums.v[2 * i] *= factor[i / 2].x, sums.v[2 * i + 1] *= factor[i / 2].y;
-      barrier_wait(barriers.update_full[warp], chunk & 1);
+      barrier_wait(barriers.update_full[warp], (before + chunk) & 1);
       hand_over<false>(update, D_AT);
       warp_arrive(barriers.update_free[warp]);
       products_fence();
@@ -126,7 +144,7 @@ struct Chain : Keeper {
       pin(sums.v);
       hold(update);
       warp_arrive(barriers.ring.empty[turn.at]);
-      if constexpr (HAS_Y) store(sums, chunk);
+      if constexpr (HAS_Y) store(sums, before + chunk);
     }
   }
 
@@ -157,14 +175,15 @@ struct Chain : Keeper {
   struct Reader {
     static constexpr int WARPGROUPS = 1;
     const Chain& chain;
+    int before;   // chunks of other pieces
     DEVICE void give(FragmentA (&state)[KEYS / 16], int chunk) const {
-      barrier_wait(chain.barriers.state_free[chain.warp], (chunk + 1) & 1);
+      barrier_wait(chain.barriers.state_free[chain.warp], (before + chunk + 1) & 1);
       chain.hand_over<true>(state, S_AT);
     }
     DEVICE void state_is_given() const { warp_arrive(chain.barriers.state_full[chain.warp]); }
     DEVICE void give(const Sums<64>& d, int chunk) const {
       FragmentA update[4];
-      barrier_wait(chain.barriers.update_free[chain.warp], (chunk + 1) & 1);
+      barrier_wait(chain.barriers.update_free[chain.warp], (before + chunk + 1) & 1);
       as_factors(update, d);
       chain.hand_over<true>(update, D_AT);
       warp_arrive(chain.barriers.update_full[chain.warp]);
@@ -189,18 +208,21 @@ struct Chain : Keeper {
       each_number(s, [&](f32& v, int n, int column) { assign(*state_at<FINAL>(p.after, to, w.head, n, column), v); });
   }
 
-  DEVICE void keep_state() const {
+  DEVICE void keep_state() {
     Sums<KEYS> s;
+    Turn<STAGES> turn;
     begin(s);
-    walk(s, barriers.ring, V_AT, Reader{*this});
-    if constexpr (HAS_FINAL) finish(s);
+    each_piece([&](int before) {
+      walk(s, barriers.ring, turn, V_AT, Reader{*this, before});
+      if constexpr (HAS_FINAL) finish(s);
+    });
   }
 };
 
 extern "C" __global__ void __launch_bounds__(384, 1) gated_delta_rule_chain(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) char dynamic[];
   const int segments = SEGMENTED ? int(p.segments) : 1;
-  const Chain chain(p, dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT, blockIdx.x / segments, {int(blockIdx.x) % segments, segments});
+  Chain chain(p, dynamic + (ALIGNMENT - shared_address(dynamic) % ALIGNMENT) % ALIGNMENT, blockIdx.x / segments, {int(blockIdx.x) % segments, segments});
   if (threadIdx.x == 0) {
     Barriers& b = chain.barriers;
     for (int i = 0; i < STAGES; i++) barrier_init(b.ring.full[i], 1), barrier_init(b.ring.empty[i], 8 * ARRIVALS);

@@ -16,17 +16,24 @@ struct Segment { int index, count; };
 
 // The columns of a block, of a piece's head.
 struct Work {
+  i64 index;     // of the piece
   Piece piece;   // from the segment on
   i64 head;
   int column, chunks, cut;   // and the chunk that has fewer steps, if any
   i64 first, place;          // unit, and its place among those of all rows
 
-  DEVICE Work(const Params& p, int of_head, int column, Segment segment) : piece(p, of_head / p.heads), head(of_head % p.heads), column(column) {
+  DEVICE Work(const Params& p, int of_head, int column, Segment segment)
+      : index(of_head / p.heads * pieces_of_block(p)), piece(p, index), head(of_head % p.heads), column(column) {
+    set(p, segment);
+  }
+  // Goes on to the next piece of a sequence, which has no segments then.
+  DEVICE void next(const Params& p) { index++, piece = Piece(p, index), set(p, {0, 1}); }
+  DEVICE void set(const Params& p, Segment segment) {
     const int all = int((piece.end - piece.start + CHUNK - 1) / CHUNK), each = (all + segment.count - 1) / segment.count;
     const int before = min(segment.index * each, all);
     chunks = min(each, all - before);
     cut = (piece.end - piece.start) % CHUNK != 0 && before + chunks == all ? chunks - 1 : -1;
-    const i64 k = IS_BY_SEQUENCE ? i64(of_head / p.heads) % p.sequence_count : 0;
+    const i64 k = IS_BY_SEQUENCE ? index % p.sequence_count : 0;
     const i64 own = first_unit(p, piece.start, k) + before;
     first = (piece.batch * p.heads + head) * p.places + own, place = piece.batch * p.places + own;
     piece.start += i64(before) * CHUNK;
@@ -36,7 +43,7 @@ struct Work {
 
 struct Columns {
   const Params& p;
-  const Work w;
+  Work w;
   char* const shared;
   const int thread, lane, warp, pair, fragment;
 

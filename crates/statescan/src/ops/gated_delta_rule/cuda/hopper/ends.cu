@@ -55,7 +55,8 @@ struct Ends : Keeper {
     meet_alone(warpgroup);
     Sums<KEYS> s;
     each_number(s, [&](f32& v, int n, int column) { v = !is_state && n == column - origin ? 1.f : 0.f; });
-    walk(s, ring, values_at, Nobody{});
+    Turn<STAGES> turn;
+    walk(s, ring, turn, values_at, Nobody{});
     // where there is an odd number of slices, one has been kept twice
     if (2 * pair + warpgroup >= ALL) return;
     if (is_state)

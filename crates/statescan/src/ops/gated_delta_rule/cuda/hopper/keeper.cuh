@@ -22,11 +22,10 @@ struct Keeper : Columns {
   }
 
   // From the state at the start to that at the end. Reader is told of states and of D, thread by thread.
-  template <typename Reader> DEVICE void walk(Sums<KEYS>& s, Ring& ring, int values_at, const Reader& reader) const {
+  template <typename Reader> DEVICE void walk(Sums<KEYS>& s, Ring& ring, Turn<STAGES>& turn, int values_at, const Reader& reader) const {
     FragmentA state[KEYS / 16];
     as_factors(state, s);
-    Turn<STAGES> turn;
-    if (w.chunks > 0) barrier_wait(ring.full[0], 0);
+    if (w.chunks > 0) barrier_wait(ring.full[turn.at], turn.phase);
 #pragma unroll 1
     for (int chunk = 0; chunk < w.chunks; chunk++) {
       char* const from = stage(turn);

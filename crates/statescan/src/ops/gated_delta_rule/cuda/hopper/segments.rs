@@ -19,9 +19,13 @@ const FEWEST: usize = 3;
 /// Chunks of a segment, at least.
 const CHUNKS: usize = 8;
 
-/// Segments of a call that has so many slices: one where they fill so many multiprocessors.
+/// Segments of a call that has so many slices: one where they fill so many multiprocessors, or where pieces of sequences
+/// leave states that a block walks to.
 pub(super) fn count(call: &Call<'_, '_>, slices: usize, multiprocessors: usize) -> usize {
     let p = call.problem;
+    if p.pool.is_some_and(|pool| pool.pieces().is_some()) {
+        return 1;
+    }
     let chunks = p.seqlen / call.sequence_count().max(1) / CHUNK;
     let pairs = (slices / (p.values / 64).max(1)).saturating_mul(pairs(call));
     let most = (multiprocessors / slices.max(1)).min(multiprocessors / pairs.max(1) + 1).min(chunks / CHUNKS);

@@ -1,12 +1,13 @@
 //! A step of a simplified scan on CUDA: one launch, in clusters of blocks where a device has them.
 
 use super::{OP, Problem, Targets};
-use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Queue, Strided, params};
+use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Queue, STEP_SLOTS, Strided, params};
 use crate::error::Result;
-use crate::ops::on_cuda::single_only;
+use crate::ops::on_cuda::{StepSlotTypes, StepSlots, single_only};
+use crate::ops::slots::Slots;
 use crate::tensor::{DType, View};
 
-static UPDATE: Program<Params> = Program::new(OP, &[COMMON, DISCRETIZATION], include_str!("update.cu"));
+static UPDATE: Program<Params> = Program::new(OP, &[COMMON, DISCRETIZATION], include_str!("update.cu")).including(&[STEP_SLOTS]);
 
 /// Rows that a warp reads a line of a map for.
 const ROWS: usize = 4;
@@ -32,6 +33,7 @@ params! {
         skip: Strided,
         /// (row)
         indices: Strided,
+        slots: StepSlots,
         rows: i64,
         states: i64,
         dim: i64,
@@ -41,10 +43,16 @@ params! {
     }
 }
 
-/// `indices` are the states of the rows, which only the device can read.
-pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, indices: Option<View<'_>>, targets: &Targets) -> Result<()> {
+/// The states of rows, which only the device can read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rows<'v> {
+    pub indices: Option<View<'v>>,
+    pub slots: Option<&'v Slots<'v>>,
+}
+
+pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, rows: &Rows<'_>, targets: &Targets) -> Result<()> {
     single_only(problem.double, "simplified_state_update in f64")?;
-    let kernel = kernel(problem, indices, targets, queue.numbers())?;
+    let kernel = kernel(problem, rows, targets, queue.numbers())?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; the configuration describes
     // their types. No two rows share a state (the caller's part, for indices that only the device can read).
     unsafe { kernel.launch(queue, &UPDATE) }.map_err(Into::into)
@@ -52,17 +60,22 @@ pub(super) fn update(queue: &Queue<'_>, problem: &Problem<'_>, indices: Option<V
 
 fn kernel<'k>(
     p: &'k Problem<'_>,
-    indices: Option<View<'k>>,
+    &Rows { indices, slots }: &Rows<'k>,
     targets: &'k Targets,
     numbers: Numbers,
 ) -> Result<Kernel<Params, impl Fn() -> Config + 'k>> {
     // blocks of a cluster, and threads of a block
     let (cluster, threads) = if numbers.has_clusters() { (8, 256) } else { (1, 1024) };
-    let line = Launch::new(OP, p.batch.div_ceil(ROWS).checked_mul(cluster), threads)?;
-    let launch = Launch { cluster: (cluster > 1).then_some([cluster as u32, 1, 1]), ..line };
+    let rows = slots.map_or(p.batch, |slots| slots.read.len());
+    let line = Launch::new(OP, rows.div_ceil(ROWS).checked_mul(cluster), threads)?;
+    let size = targets.state.as_read().dtype().size();
+    // the states of sequences; a device refuses what it cannot have
+    let shared = slots.map_or(0, |_| u32::try_from(ROWS * size * p.dstate).unwrap_or(u32::MAX));
+    let launch = Launch { cluster: (cluster > 1).then_some([cluster as u32, 1, 1]), shared, ..line };
     let config = move || {
         let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
         Config::default()
+            .with(&StepSlotTypes::of(slots, p.batch))
             .dtype("U", p.u.dtype())
             .dtype("Y", targets.y.dtype())
             .dtype("STATE", targets.state.dtype())
@@ -81,6 +94,7 @@ fn kernel<'k>(
             .int("ROWS", ROWS)
             .int("CLUSTER", cluster)
             .int("THREADS", threads)
+            .int("SHARED", shared as usize)
     };
     let state = targets.state.as_read();
     let params = Params {
@@ -94,6 +108,7 @@ fn kernel<'k>(
         delta_a: Strided::of_option(&p.delta_a),
         skip: Strided::of_option(&p.d),
         indices: Strided::of_option(&indices),
+        slots: StepSlots::of(slots, p.batch, state.shape()[0]),
         rows: p.batch as i64,
         states: state.shape()[0] as i64,
         dim: p.dim as i64,
@@ -130,11 +145,16 @@ mod tests {
                     ..Args::new(u, delta, tensor(DType::Complex64, &[24]), maps[0], maps[1])
                 };
                 let problem = Problem::new(&args, Device::Cuda(0), false, state.shape()).unwrap();
+                let slots = Slots::testing(3, complex.then_some(2), complex);
+                let plain = (Rows { indices: args.state_batch_indices, slots: None }, 2);
+                let between = (Rows { indices: None, slots: Some(&slots) }, 1);
                 let y = tensor(if complex { DType::Complex64 } else { DType::F32 }, &[5, 40]);
                 let targets = Targets { state: target(state), y: target(y) };
-                for (numbers, architectures) in devices {
-                    let kernel = kernel(&problem, args.state_batch_indices, &targets, numbers).unwrap();
-                    assert_eq!(kernel.launch.blocks(), if numbers.has_clusters() { 2 * 8 } else { 2 });
+                for ((numbers, architectures), (rows, clusters)) in
+                    devices.into_iter().flat_map(|device| [(device, plain), (device, between)])
+                {
+                    let kernel = kernel(&problem, &rows, &targets, numbers).unwrap();
+                    assert_eq!(kernel.launch.blocks(), if numbers.has_clusters() { clusters * 8 } else { clusters });
                     suite.add_for(architectures, &UPDATE, &(kernel.config)());
                 }
             }

@@ -305,6 +305,15 @@ struct Walker {
     return step<false>(x, next);
   }
 
+  // The state after a sequence, or after a piece of one.
+  DEVICE void leave_sequence(f32 scale) {
+    auto to = [&](StateRow row) { state.write<AFTER>(p, row, head(), column(), scale); };
+    if constexpr (IN_PIECES)
+      each_target(p, w.batch, w.end, to);
+    else
+      to(w.state_row(p, false));
+  }
+
   DEVICE void walk() {
     if (HAS_OUTPUT && leads()) {
       acquire_maps(p, w, {Y_MAP, Z_MAP});
@@ -319,8 +328,8 @@ struct Walker {
     const f32 scale = all_powers[(turn.at + POWERS - 1) % POWERS].after;
     if constexpr (PASS == Pass::Ends)
       state.leave(p, w, head(), column() / COLUMNS, scale);
-    else if (w.is_last())
-      state.write<AFTER>(p, w.state_row(p, false), head(), column(), scale);
+    else if (w.leaves)
+      leave_sequence(scale);
     if (OUT > 0 && leads()) tile_store_finish();
   }
 };

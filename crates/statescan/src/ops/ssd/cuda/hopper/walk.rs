@@ -108,7 +108,11 @@ pub(in crate::ops::ssd::cuda) struct Plan {
 
 /// Places for what segments leave; of a call with a pool also for what their rows begin with.
 fn places(p: &Problem<'_>, segments: usize) -> usize {
-    if p.pool.is_some() { 2 * segments } else { segments }
+    match p.pool {
+        Some(pool) if pool.pieces().is_some() => segments + pool.read.len(),
+        Some(_) => 2 * segments,
+        None => segments,
+    }
 }
 
 impl Plan {
@@ -139,6 +143,9 @@ impl Plan {
         let (_, block_units, blocks, segments) = (1..=WALKERS / parts(states)).filter_map(cut).min()?;
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
+        // each piece of a sequence is put together with those before it
+        let pieces = p.pool.and_then(|pool| pool.pieces()).and(packed).map_or(0, |packed| packed.sequences());
+        let segments = segments + pieces;
         Some(Plan { column_tiles, states, block_units, blocks, segments, segment_steps, packed })
     }
 

@@ -310,7 +310,7 @@ struct Piece {
   DEVICE Piece(const Params& p, const Work& w, i64 t) {
     if constexpr (FORWARDS) {
       first = t, last = end_of_piece(p, w.batch, t, min((t / SPAN + 1) * SPAN, w.end));
-      enters = begins(p, w.batch, first), leaves = ends(p, w.batch, last);
+      enters = begins(p, w.batch, first) && !goes_on(p, first), leaves = ends(p, w.batch, last);
     } else {
       last = t, first = start_of_piece(p, w.batch, t, max((t - 1) / SPAN * SPAN, w.start));
       enters = ends(p, w.batch, last), leaves = begins(p, w.batch, first);
@@ -360,6 +360,15 @@ DEVICE void pass_piece(State& state, const Params& p, const Work& w, const Tiles
   } else {
     advance(state, nullptr, tiles.steps, stage + FACTOR_AT, stage + MAP_AT);
   }
+}
+
+// The state after a sequence, or after a piece of one.
+DEVICE void leave_sequence(State& state, const Params& p, const Work& w, const Piece& piece) {
+  auto leave = [&](StateRow to) { state.write<AFTER>(p, w, p.after, to); };
+  if constexpr (IN_PIECES)
+    each_target(p, w.batch, piece.last, leave);
+  else
+    leave(piece.after(p, w.batch));
 }
 
 // Finds the scale of a state that was read; all threads of the block call it.
@@ -419,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) ssd_walk(const _
     }
     pass_piece(state, p, w, {steps, shared + stage * STAGE, shared + STATE_AT, scale}, first, int(piece.last - first));
     if constexpr (PASS == Pass::Ends) log_decay += steps.high[SPAN - 1];
-    if (PASS != Pass::Ends && piece.leaves) state.write<AFTER>(p, w, p.after, piece.after(p, w.batch));
+    if (PASS != Pass::Ends && piece.leaves) leave_sequence(state, p, w, piece);
     if constexpr (STAGES > 1) stage = 1 - stage;
     if constexpr (MEASURES) state.measure(largest);
     // the tiles have been read
