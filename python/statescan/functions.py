@@ -49,6 +49,7 @@ def selective_scan(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    exact: bool = False,
     out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
@@ -73,6 +74,8 @@ def selective_scan(
             start from zero. With an initial state of (batch, sequences, dim, dstate) values are the numbers of sequences, from
             0, rising along a row, and each has a state.
         context: one of `statescan.distributed`, over whose ranks the steps are cut.
+        exact: compute it as `selective_state_update` does, token after token, with its bits, however a text is cut and whatever
+            lies beside it. For PyTorch; excludes reverse, seq_idx, context, out, and B and C that are constant.
         out: what the results are written to, in the place of new arrays: an array for y, or one each for y and the state, of
             which one may be None. Any strides and any floating type, complex where the result is; apart from the arguments. It
             excludes gradients, a context and JAX's arrays.
@@ -101,7 +104,12 @@ def selective_scan(
         initial_state = initial_state + 0j
     tensors = (x, dt, A, B, C, D, z, dt_bias, deltaA, initial_state, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _dispatch.limits("selective_scan", dt_limit)
-    return _dispatch.call(SELECTIVE_SCAN, tensors, (dt_softplus, low, high, discretization, reverse), context, out)
+    options = (dt_softplus, low, high, discretization, reverse)
+    if exact:
+        own = {"dt_softplus": dt_softplus, "dt_limit": dt_limit, "discretization": discretization}
+        excluded = {"reverse": reverse, "context": context, "out": out}
+        return _dispatch.exact(SELECTIVE_SCAN, selective_state_update, tensors, options, own, excluded)
+    return _dispatch.call(SELECTIVE_SCAN, tensors, options, context, out)
 
 
 def ssd(
@@ -123,6 +131,7 @@ def ssd(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    exact: bool = False,
     out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
@@ -139,8 +148,9 @@ def ssd(
         z: as x, gate.
         dt_a: as dt, a step of its own for the decay ``exp(dt_a A)``, used as it is. With A = 1 it is the decay's logarithm: gated
             linear attention is ``ssd(v, ones, ones, k, q, dt_a=log_decay)``.
-        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx, context, out: as in `selective_scan`; dt_bias is (nheads,),
-            and states of packed sequences (sequences, nheads, headdim, dstate) or (batch, sequences, nheads, headdim, dstate).
+        dt_bias, dt_softplus, dt_limit, reverse, cu_seqlens, seq_idx, context, exact, out: as in `selective_scan`; dt_bias is
+            (nheads,), and states of packed sequences are (sequences, nheads, headdim, dstate) or
+            (batch, sequences, nheads, headdim, dstate). `exact` has the bits of `ssd_update`.
 
     Returns:
         y, of x's shape and type, and the final state, shaped as the initial state, float32 (float64 where x is).
@@ -157,7 +167,11 @@ def ssd(
         _dispatch.refuse_keyword(SSD, renamed)
     tensors = (x, dt, A, B, C, D, z, dt_bias, dt_a, initial_state, cu_seqlens, seq_idx)
     low, high = (None, None) if dt_limit is None else _dispatch.limits("ssd", dt_limit)
-    return _dispatch.call(SSD, tensors, (dt_softplus, low, high, chunk_size, reverse), context, out)
+    options = (dt_softplus, low, high, chunk_size, reverse)
+    if exact:
+        own, excluded = {"dt_softplus": dt_softplus, "dt_limit": dt_limit}, {"reverse": reverse, "context": context, "out": out}
+        return _dispatch.exact(SSD, ssd_update, tensors, options, own, excluded)
+    return _dispatch.call(SSD, tensors, options, context, out)
 
 
 # fmt: off
@@ -166,21 +180,21 @@ def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: Literal[False] = False,
     discretization: Discretization = "bilinear", *, initial_state: State | None = None, reverse: bool = False,
     cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> T: ...
 @overload
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, *, return_last_state: Literal[True],
     discretization: Discretization = "bilinear", initial_state: State | None = None, reverse: bool = False,
     cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def simplified_scan(
     u: T, delta: Array, A: Array, B: Array, C: Array, deltaA: Array | None = None, return_last_state: bool = False,
     discretization: Discretization = "bilinear", *, initial_state: State | None = None, reverse: bool = False,
     cu_seqlens: Array | None = None, seq_idx: Array | None = None, context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
 def simplified_scan(
@@ -198,6 +212,7 @@ def simplified_scan(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    exact: bool = False,
     out: Out = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
@@ -212,8 +227,8 @@ def simplified_scan(
         return_last_state: whether to return the state after the last step, too.
         discretization: "bilinear", "zoh", "dirac" or "mamba".
         initial_state: (batch, dstate).
-        reverse, cu_seqlens, seq_idx, context, out: as in `selective_scan`; states of packed sequences are (sequences, dstate) or
-            (batch, sequences, dstate).
+        reverse, cu_seqlens, seq_idx, context, exact, out: as in `selective_scan`; states of packed sequences are
+            (sequences, dstate) or (batch, sequences, dstate).
 
     Returns:
         y, (batch, dim, seqlen), complex; with `return_last_state` also the last state, shaped as the initial state, complex.
@@ -228,7 +243,12 @@ def simplified_scan(
     if renamed:
         _dispatch.refuse_keyword(SIMPLIFIED_SCAN, renamed)
     tensors = (u, delta, A, B, C, None, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _dispatch.call(SIMPLIFIED_SCAN, tensors, (discretization, reverse), context, out)
+    options = (discretization, reverse)
+    if exact:
+        own, excluded = {"discretization": discretization}, {"reverse": reverse, "context": context, "out": out}
+        y, last_state = _dispatch.exact(SIMPLIFIED_SCAN, simplified_state_update, tensors, options, own, excluded)
+    else:
+        y, last_state = _dispatch.call(SIMPLIFIED_SCAN, tensors, options, context, out)
     return (y, last_state) if return_last_state else y
 
 
@@ -239,7 +259,7 @@ def s5_inner(
     discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: Literal[False] = False, reverse: bool = False, cu_seqlens: Array | None = None,
     seq_idx: Array | None = None, context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> T: ...
 @overload
 def s5_inner(
@@ -247,7 +267,7 @@ def s5_inner(
     discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
     context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def s5_inner(
@@ -255,7 +275,7 @@ def s5_inner(
     discretization: Discretization = "bilinear", conj_sym: bool = True, *, initial_state: State | None = None,
     return_last_state: bool = False, reverse: bool = False, cu_seqlens: Array | None = None, seq_idx: Array | None = None,
     context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
 def s5_inner(
@@ -275,6 +295,7 @@ def s5_inner(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    exact: bool = False,
     out: Out = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
@@ -298,7 +319,15 @@ def s5_inner(
     if renamed:
         _dispatch.refuse_keyword(S5_INNER, renamed)
     tensors = (u, delta, A, B, C, D, deltaA, initial_state, cu_seqlens, seq_idx)
-    y, last_state = _dispatch.call(S5_INNER, tensors, (discretization, reverse, conj_sym), context, out)
+    options = (discretization, reverse, conj_sym)
+    if exact:
+        own, excluded = (
+            {"discretization": discretization, "conj_sym": conj_sym},
+            {"reverse": reverse, "context": context, "out": out},
+        )
+        y, last_state = _dispatch.exact(S5_INNER, simplified_state_update, tensors, options, own, excluded)
+    else:
+        y, last_state = _dispatch.call(S5_INNER, tensors, options, context, out)
     return (y, last_state) if return_last_state else y
 
 
@@ -340,21 +369,21 @@ def causal_conv1d(
     x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: Literal[False] = False, reverse: bool = False,
     cu_seqlens: Array | None = None, context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> T: ...
 @overload
 def causal_conv1d(
     x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: Literal[True], reverse: bool = False, cu_seqlens: Array | None = None,
     context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def causal_conv1d(
     x: T, weight: Array, bias: Array | None = None, *, activation: Activation = None, initial_states: State | None = None,
     seq_idx: Array | None = None, return_final_states: bool = False, reverse: bool = False, cu_seqlens: Array | None = None,
     context: Context | None = None,
-    out: Out = None
+    exact: bool = False, out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
 def causal_conv1d(
@@ -369,6 +398,7 @@ def causal_conv1d(
     reverse: bool = False,
     cu_seqlens: Array | None = None,
     context: Context | None = None,
+    exact: bool = False,
     out: Out = None,
     **renamed: NoReturn,
 ) -> T | tuple[T, T]:
@@ -385,7 +415,7 @@ def causal_conv1d(
         return_final_states: whether to return the last width - 1 inputs, too.
         reverse: convolve from the last step to the first; states are then in the order in which it walks.
         cu_seqlens: (sequences + 1,), as in `selective_scan`; states are (sequences, dim, width - 1).
-        context, out: as in `selective_scan`.
+        context, exact, out: as in `selective_scan`.
 
     Returns:
         y, of x's shape and type; with `return_final_states` also the final states, shaped as the initial states, of x's type.
@@ -398,7 +428,12 @@ def causal_conv1d(
     if renamed:
         _dispatch.refuse_keyword(CAUSAL_CONV1D, renamed)
     tensors = (x, weight, bias, initial_states, cu_seqlens, seq_idx)
-    y, final_states = _dispatch.call(CAUSAL_CONV1D, tensors, (activation, reverse), context, out)
+    options = (activation, reverse)
+    if exact:
+        own, excluded = {"activation": activation}, {"reverse": reverse, "context": context, "out": out}
+        y, final_states = _dispatch.exact(CAUSAL_CONV1D, causal_conv1d_update, tensors, options, own, excluded)
+    else:
+        y, final_states = _dispatch.call(CAUSAL_CONV1D, tensors, options, context, out)
     return (y, final_states) if return_final_states else y
 
 
@@ -481,6 +516,7 @@ def gated_delta_rule(
     cu_seqlens: Array | None = None,
     seq_idx: Array | None = None,
     context: Context | None = None,
+    exact: bool = False,
     out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
@@ -501,7 +537,7 @@ def gated_delta_rule(
         qk_l2norm: whether q and k are divided by ``sqrt(sum x^2 + 1e-6)`` first.
         lower_bound: below 0, with A_log: g is ``lower_bound sigmoid(exp(A_log) (g + dt_bias))`` instead.
         beta_sigmoid, allow_neg_eigval: whether beta goes through a sigmoid, and is doubled then.
-        reverse, cu_seqlens, seq_idx, context, out: as in `selective_scan`; states of packed sequences are
+        reverse, cu_seqlens, seq_idx, context, exact, out: as in `selective_scan`; states of packed sequences are
             (sequences, value_heads, key_width, value_width), or (batch, sequences, ..).
 
     Returns:
@@ -519,6 +555,11 @@ def gated_delta_rule(
         _dispatch.refuse_keyword(GATED_DELTA_RULE, renamed)
     tensors = (q, k, v, g, beta, A_log, dt_bias, initial_state, cu_seqlens, seq_idx)
     options = (_dispatch.number(scale), qk_l2norm, _dispatch.number(lower_bound), beta_sigmoid, allow_neg_eigval, reverse)
+    if exact:
+        own = {"scale": scale, "qk_l2norm": qk_l2norm, "lower_bound": lower_bound}
+        own |= {"beta_sigmoid": beta_sigmoid, "allow_neg_eigval": allow_neg_eigval}
+        excluded = {"reverse": reverse, "context": context, "out": out}
+        return _dispatch.exact(GATED_DELTA_RULE, gated_delta_rule_update, tensors, options, own, excluded)
     return _dispatch.call(GATED_DELTA_RULE, tensors, options, context, out)
 
 

@@ -13,8 +13,14 @@ each_function = pytest.mark.parametrize("name", BY_NAME)
 OPTIONAL = _types.Array | None
 # an initial state may be a pool
 STATE = _pool.State | None
-# what functions have beside the table: whether they return a second result, ranks, and room for results
-BESIDE = {"return_last_state": bool, "return_final_states": bool, "context": _types.Context | None, "out": _types.Out}
+# what functions have beside the table: whether they return a second result, ranks, whether they go by steps, and room for results
+BESIDE = {
+    "return_last_state": bool,
+    "return_final_states": bool,
+    "context": _types.Context | None,
+    "exact": bool,
+    "out": _types.Out,
+}
 # options that are made from other things where they are None
 NUMBERS_OR_NONE = ("scale", "lower_bound")
 

@@ -1,0 +1,176 @@
+"""`exact`: bits do not depend on how a text is cut, on the texts beside it, or on whether it was read or decoded."""
+
+import random
+
+import pytest
+import torch
+
+import statescan
+from statescan import StatePool
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))]
+HEADS, WIDTH, DSTATE, DIM = 3, 16, 32, 21
+
+
+class Case:
+    """An operation and its step on tensors of (batch, steps, ..), by name; those that have no such axes are parameters."""
+
+    def __init__(self, scan, step, tokens, parameters, options, own, axis=1):
+        self.scan, self.step, self.options, self.axis = scan, step, options, axis
+        self.tokens, self.parameters, self.own = tokens, parameters, own
+
+    def run(self, at, initial, rows=slice(None), **more):
+        """A call for steps `at` of some rows."""
+        tokens = {name: tensor[rows, at] for name, tensor in self.tokens.items()}
+        if self.axis != 1:
+            tokens = {name: tensor.movedim(1, -1) for name, tensor in tokens.items()}
+        name, flag = {
+            statescan.causal_conv1d: ("initial_states", {"return_final_states": True}),
+            statescan.simplified_scan: ("initial_state", {"return_last_state": True}),
+            statescan.s5_inner: ("initial_state", {"return_last_state": True}),
+        }.get(self.scan, ("initial_state", {}))
+        y, state = self.scan(**tokens, **self.parameters, **self.options, **flag, **{name: initial}, **{"exact": True, **more})
+        return y if self.axis == 1 else y.movedim(-1, 1), state
+
+    def token(self, at, state, rows=slice(None)):
+        tokens = {name: tensor[rows, at] for name, tensor in self.tokens.items()}
+        name = "conv_state" if self.scan is statescan.causal_conv1d else "state"
+        return self.step(**{name: state}, **tokens, **self.parameters, **self.options)
+
+
+def case_of(kind, batch, steps, dtype, device):
+    def real(*shape, kind=torch.float32):
+        return torch.randn(shape).to(device, kind)
+
+    if kind == "mamba":
+        x, z = real(2, batch, steps, DIM, kind=dtype)
+        B, C = real(2, batch, steps, DSTATE, kind=dtype)
+        tokens = {"x": x, "z": z, "dt": real(batch, steps, DIM, kind=dtype), "B": B, "C": C}
+        own = {"A": -real(DIM, DSTATE).exp(), "D": real(DIM), "dt_bias": real(DIM)}
+        return Case(
+            statescan.selective_scan, statescan.selective_state_update, tokens, own, {"dt_softplus": True}, (DIM, DSTATE), 2
+        )
+    if kind == "mamba2":
+        x, z = real(2, batch, steps, HEADS, WIDTH, kind=dtype)
+        B, C = real(2, batch, steps, 1, DSTATE, kind=dtype)
+        tokens = {"x": x, "z": z, "dt": real(batch, steps, HEADS, kind=dtype), "B": B, "C": C}
+        own = {"A": -real(HEADS).exp(), "D": real(HEADS), "dt_bias": real(HEADS)}
+        return Case(statescan.ssd, statescan.ssd_update, tokens, own, {"dt_softplus": True}, (HEADS, WIDTH, DSTATE))
+    if kind == "delta":
+        q, k = real(2, batch, steps, HEADS, DSTATE, kind=dtype)
+        v, g = real(batch, steps, 2 * HEADS, WIDTH, kind=dtype), -real(batch, steps, 2 * HEADS).exp()
+        tokens = {"q": q, "k": k, "v": v, "g": g, "beta": real(batch, steps, 2 * HEADS).sigmoid()}
+        rule = statescan.gated_delta_rule, statescan.gated_delta_rule_update
+        return Case(*rule, tokens, {}, {"qk_l2norm": True}, (2 * HEADS, DSTATE, WIDTH))
+    if kind == "convolution":
+        own, tokens = {"weight": real(DIM, 4), "bias": real(DIM)}, {"x": real(batch, steps, DIM, kind=dtype)}
+        convolution = statescan.causal_conv1d, statescan.causal_conv1d_update
+        return Case(*convolution, tokens, own, {"activation": "silu"}, (DIM, 3), 2)
+    own = {"A": torch.complex(-real(DSTATE).exp(), real(DSTATE))}
+    own |= {"B": torch.complex(*real(2, DSTATE, DIM)), "C": torch.complex(*real(2, DIM, DSTATE))}
+    scan = statescan.simplified_scan
+    if kind == "s5":
+        scan, own = statescan.s5_inner, {**own, "D": real(DIM)}
+    tokens = {"u": real(batch, steps, DIM), "delta": real(batch, steps, DSTATE).sigmoid()}
+    return Case(scan, statescan.simplified_state_update, tokens, own, {}, (DSTATE,), 2)
+
+
+KINDS = ["mamba", "mamba2", "delta", "convolution", "simplified scan", "s5"]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+on_devices = pytest.mark.parametrize("device", DEVICES)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+
+
+def drawn(kind, dtype, device, batch=4, steps=40):
+    torch.manual_seed(5)
+    return case_of(kind, batch, steps, dtype, device)
+
+
+@on_devices
+@each_kind
+@each_dtype
+def test_reading_and_decoding_have_the_same_bits(kind, dtype, device):
+    draw, case = random.Random(7), drawn(kind, dtype, device)
+    y, last = case.run(slice(0, 40), None)
+    for row in range(4):
+        # each text alone: some of it in pieces, then token by token, in company that changes
+        cuts = sorted(draw.sample(range(1, 30), 3))
+        parts, state = [], None
+        for start, end in zip([0, *cuts], cuts):
+            part, state = case.run(slice(start, end), state, slice(row, row + 1))
+            parts.append(part)
+        state = state.clone()
+        for at in range(cuts[-1], 40):
+            parts.append(case.token(at, state, slice(row, row + 1))[:, None])
+        assert torch.equal(torch.cat(parts, 1), y[row : row + 1]) and torch.equal(state, last[row : row + 1])
+    states = torch.zeros_like(last)
+    for at in range(40):
+        assert torch.equal(case.token(at, states), y[:, at])
+    assert torch.equal(states, last)
+
+
+@on_devices
+@each_kind
+def test_packed_texts_from_a_pool(kind, device):
+    draw, case = random.Random(3), drawn(kind, torch.bfloat16, device, batch=1, steps=60)
+    pool_type = (
+        torch.zeros(1).to(torch.bfloat16).dtype if kind in ("mamba", "mamba2", "delta", "convolution") else torch.complex64
+    )
+    for _ in range(3):
+        bounds = [0, *sorted(draw.choices(range(61), k=3)), 60]
+        before = torch.randn(9, *case.own, device=device).to(pool_type)
+        read, write = [3, -1, 3, 8], [0, 1, -1, 8]
+        places = [torch.tensor(numbers, device=device) for numbers in (read, write)]
+        pool, expected = before.clone(), before.clone()
+        y, after = case.run(slice(0, 60), StatePool(pool, *places), cu_seqlens=torch.tensor(bounds, device=device))
+        assert after is pool
+        for number, (start, end) in enumerate(zip(bounds, bounds[1:])):
+            state = before[read[number]][None].clone() if read[number] >= 0 else torch.zeros_like(before[:1])
+            for at in range(start, end):
+                assert torch.equal(case.token(at, state)[0], y[0, at])
+            if write[number] >= 0:
+                expected[write[number]] = state[0]
+        assert torch.equal(pool, expected)
+
+
+@on_devices
+@each_kind
+def test_results_and_gradients_are_those_of_the_scan(kind, device):
+    case = drawn(kind, torch.float32, device)
+    tensors = {**case.tokens, **case.parameters}
+    for tensor in tensors.values():
+        tensor.requires_grad_()
+    plain, exact = (case.run(slice(0, 40), None, exact=exact) for exact in (False, True))
+    cotangents = [torch.randn_like(result) for result in plain]
+    found = [torch.autograd.grad(results, list(tensors.values()), cotangents) for results in (plain, exact)]
+    for one, other in zip((*plain, *found[0]), (*exact, *found[1])):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(one, other) for one, other in zip(*found))
+
+
+@each_kind
+def test_what_steps_have_not_is_refused(kind):
+    case = drawn(kind, torch.float32, "cpu")
+    numbers = torch.zeros(4, 40, dtype=torch.int32)
+    for name, value in (("reverse", True), ("seq_idx", numbers), ("out", torch.zeros(1)), ("context", object())):
+        with pytest.raises(ValueError, match=f"`exact` excludes `{name}`"):
+            case.run(slice(0, 40), None, **{name: value})
+    pieces = StatePool(torch.zeros(3, *case.own), torch.zeros(1, dtype=torch.int32), torch.zeros(1, 2, dtype=torch.int32))
+    with pytest.raises(ValueError, match="excludes states at positions"):
+        case.run(slice(0, 40), pieces)
+
+
+def test_constant_maps_and_other_arrays_are_refused():
+    case = drawn("mamba", torch.float32, "cpu", batch=1, steps=DIM)
+    x, A = case.tokens["x"].movedim(1, -1), case.parameters["A"]
+    with pytest.raises(ValueError, match=r"`exact` takes `B` of each step, got shape \(21, 32\)"):
+        statescan.selective_scan(x, x, A, A, A, exact=True)
+    with pytest.raises(TypeError, match="`exact` takes PyTorch tensors"):
+        statescan.selective_scan(*(tensor.numpy() for tensor in (x, x, A, A, A)), exact=True)
+
+
+@each_kind
+def test_compiled_calls_have_the_same_bits(kind):
+    case = drawn(kind, torch.float32, "cpu", batch=2, steps=9)
+    function = torch.compile(lambda: case.run(slice(0, 9), None), backend="aot_eager", fullgraph=True)
+    assert all(torch.equal(one, other) for one, other in zip(function(), case.run(slice(0, 9), None)))
