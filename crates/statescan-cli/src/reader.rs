@@ -6,6 +6,9 @@ use statescan::{DType, Exec};
 use statescan_cases::memory::{fits, need};
 use statescan_models::{DeviceModel, DeviceState, Logits, Model, Sampler, Snapshot, State, Turn, log_probability};
 
+/// Texts from which on a launch for all of them on a GPU takes less time than one for each: it takes about as long as three of these.
+const TOGETHER: usize = 4;
+
 /// Rows that one pass takes on the CPU and on a GPU.
 const ROWS: [usize; 2] = [512, 16_384];
 
@@ -120,7 +123,7 @@ impl<'m> Reader<'m> {
         Ok(())
     }
 
-    /// Reads a token of each text that goes on, all at once on a GPU, and says whether there is nothing else to read. Texts that have ended lie among the others until
+    /// Reads a token of each text that goes on, all at once where a GPU has enough of them, and says whether there is nothing else to read. Texts that have ended lie among the others until
     /// these are half.
     fn read_together(&mut self, parts: &[Option<&[u32]>]) -> Result<bool> {
         let going: Vec<usize> = (0..parts.len()).filter(|&text| parts[text].is_some()).collect();
@@ -128,7 +131,7 @@ impl<'m> Reader<'m> {
             return Ok(true);
         }
         let is_device = matches!(self.place, Place::Device(..)) && self.model.config().bytes_per_token() == 0;
-        if !is_device || going.len() < 2 || parts.iter().flatten().any(|part| part.len() != 1) {
+        if !is_device || going.len() < TOGETHER || parts.iter().flatten().any(|part| part.len() != 1) {
             return Ok(false);
         }
         if matches!(&self.place, Place::Device(.., Some(now)) if now.texts.len() >= 2 * going.len()) {
