@@ -8,7 +8,7 @@ if ! rustup run nightly rustc --version >/dev/null 2>&1; then
   exit 0
 fi
 
-# What is compared is mostly floating-point, so that recording it finds nothing; kernels in one unit of code would take one core for minutes.
+# Comparisons are mostly of floating-point numbers, so that recording them finds nothing; kernels in one unit of code would take one core for minutes.
 build=(--strip-dead-code --codegen-units 16 --no-trace-compares)
 
 # a failure's first lines say what happened where, its last ones give the input; the program's own steps lie between

@@ -14,7 +14,7 @@ if [ "${2:-}" = --fetch ]; then
   export CAUSAL_CONV1D_SKIP_CUDA_BUILD=TRUE LRNNX_SKIP_CUDA_BUILD=TRUE MAMBA_SKIP_CUDA_BUILD=TRUE
   "$venv/bin/pip" download --quiet --no-deps --no-binary :all: --no-build-isolation --dest "$venv/peers" \
     causal_conv1d==1.7.0 lrnnx==1.0.0.post1 mamba_ssm==2.3.2.post1
-  # of fla there is a wheel alone; only its signatures are read
+  # fla has a wheel alone; only its signatures are read
   "$venv/bin/pip" download --quiet --no-deps --dest "$venv/peers" fla-core==0.6.0
   exit
 fi
@@ -28,8 +28,7 @@ run() {
     -c /dev/null --rootdir . --quiet --numprocesses auto --dist worksteal "${@:2}")
 }
 
-# that of mamba_ssm, whose signatures the tests of the Python package read, has two files of tests only, which need a GPU: of its own kernels, and
-# of generation
+# mamba_ssm, whose signatures the tests of the Python package read, has two files of tests only, of its own kernels and of generation, which need a GPU
 run causal_conv1d-1.7.0 tests
 # scans and steps, and the layers on them; tests of RG-LRU and S7 that need a GPU are skipped
 run lrnnx-1.0.0.post1 tests/ops/mamba tests/ops/s5 tests/models/test_ltv/test_{mamba,event_mamba,s5_ltv,event_s5,rglru,s7}.py tests/architectures tests/utils

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What GitHub runs: workflows are checked by zizmor and actionlint. The argument is a virtual environment that has both; `environment.sh` makes it.
+# The workflows that GitHub runs are checked by zizmor and actionlint. The argument is a virtual environment that has both; `environment.sh` makes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=$1

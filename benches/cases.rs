@@ -1,4 +1,4 @@
-//! What the benchmarks measure: every pass of every operation at one small shape, with the arguments that a model would give.
+//! The benchmarks measure every pass of every operation at one small shape, with the arguments that a model would give.
 
 pub mod targets;
 mod varied;
@@ -20,9 +20,9 @@ pub struct Case {
     op: &'static Operation,
     sizes: Sizes,
     backward: bool,
-    /// What sets it apart where a pass has several cases.
+    /// The words that set it apart where a pass has several cases.
     detail: &'static str,
-    /// What changes its call ([`varied`]).
+    /// The word of a change of its call ([`varied`]).
     word: Option<&'static str>,
 }
 
@@ -49,7 +49,7 @@ pub fn all() -> Vec<Case> {
 pub struct OtherNumbers {
     /// The pass.
     pub case: Case,
-    /// The same pass with usual numbers.
+    /// This pass with usual numbers.
     pub usual: Case,
     /// How many times as many instructions as of the usual one it may take.
     pub most: f64,

@@ -54,7 +54,7 @@ fn run(wanted: &str) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What callgrind counts, by name.
+/// Callgrind counts this function, by its name.
 #[inline(never)]
 fn counted_call(case: &mut Prepared, exec: &Exec) -> Result<(), Failure> {
     Ok(case.run(exec)?)

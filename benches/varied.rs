@@ -1,4 +1,4 @@
-//! What a measured call differs in from the operation's usual one, by a word.
+//! A word names how a measured call differs from the operation's usual one.
 
 use num_complex::Complex64;
 use statescan::DType;

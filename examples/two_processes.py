@@ -27,7 +27,7 @@ def main(arguments=None):
     args = parser.parse_args(arguments)
     distributed.init_process_group("gloo")
     context = statescan.distributed.context()
-    # the same weights and the same sequence everywhere, of which each rank keeps its part
+    # all ranks have the same weights and the same sequence, of which each keeps its part
     torch.manual_seed(0)
     layer, x = Mamba(16, d_state=8), torch.randn(1, args.seqlen, 16)
     target = x.roll(1, 1)

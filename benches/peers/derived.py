@@ -49,7 +49,7 @@ def of_mamba3(batch, seqlen, heads, groups, width, values, angles):
     return {name: t.to(BF16) for name, t in given.items()} | own | bias
 
 
-# of a name: our function, its arguments, their axes of time where that is not 1, and sizes
+# a name has our function, its arguments, their axes of time where that is not 1, and sizes
 ROWS = {
     "Mamba-3": (
         mamba3_siso_combined,

@@ -21,7 +21,7 @@ from statescan import nn
 from statescan.compat import models
 
 REPEATS = 30
-# what both sides may differ by: sums of bf16 in another order
+# both sides may differ by this: sums of bf16 in another order
 TOLERANCE = 0.05
 
 # (batch, seqlen, d_model), and arguments of the layer

@@ -21,7 +21,7 @@ from torch import distributed, multiprocessing
 import statescan.distributed
 from statescan import nn
 
-# what a result in one piece and one over ranks may differ by, of its norm
+# a result in one piece and one over ranks may differ by this share of its norm
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 

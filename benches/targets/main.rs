@@ -1,4 +1,4 @@
-//! What this project wants to reach, measured, on the CPU or on a GPU; fails if something is missed:
+//! This program measures the targets of the project, on the CPU or on a GPU, and fails if one is missed:
 //!
 //!     cargo bench -p statescan-benches --bench targets
 //!     cargo bench -p statescan-benches --features cuda --bench targets -- --cuda
@@ -7,7 +7,7 @@ use clap::Parser;
 use statescan_benches::targets::{Failure, TargetArgs, measure_all};
 use std::process::ExitCode;
 
-/// What this project wants to reach, measured; the exit status is 1 if something is missed.
+/// Measure the targets of the project; the exit status is 1 if one is missed.
 #[derive(Debug, Parser)]
 #[command(name = "targets")]
 struct Command {

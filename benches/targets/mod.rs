@@ -1,4 +1,4 @@
-//! What this project wants to reach, measured: the rows of `targets.json`. The two sides of a ratio take turns in one process, and every call is
+//! The targets of the project, which are the rows of `targets.json`, are measured here. The two sides of a ratio take turns in one process, and every call is
 //! checked against the oracle before it is timed. On the CPU the list is measured in rounds, and of all turns those count in which the machine
 //! was least busy with anything else.
 
@@ -13,7 +13,7 @@ use statescan_cases::ops;
 use std::io::Write;
 use work::{Bench, Work};
 
-/// What keeps targets from being measured.
+/// An error that keeps targets from being measured.
 pub type Failure = Box<dyn std::error::Error>;
 
 /// Why one target has no figure.
@@ -35,7 +35,7 @@ impl<E: Into<Failure>> From<E> for Unmeasured {
 struct Target {
     work: Work,
     unit: String,
-    /// What it is compared with, where its unit says so.
+    /// The work that it is compared with, where its unit says so.
     than: Option<Work>,
     must: f64,
     aim: Option<f64>,
@@ -95,7 +95,7 @@ pub struct TargetArgs {
     /// Only lines whose first column has one of these texts
     #[arg(long, value_name = "LIST", value_delimiter = ';')]
     pub rows: Vec<String>,
-    /// Those on a GPU, the first one or that with this number
+    /// Measure on a GPU, the first one or that with this number
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0")]
     pub cuda: Option<usize>,
     /// Measure shorter

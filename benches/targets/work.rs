@@ -80,7 +80,7 @@ impl Work {
     }
 }
 
-/// Where targets are measured.
+/// The devices that targets are measured on.
 pub(super) struct Bench {
     quick: bool,
     gpu: Option<(Exec, Ceilings)>,
@@ -95,7 +95,7 @@ impl Bench {
         Ok(Bench { quick, gpu: exec.zip(ceilings), known: HashMap::new() })
     }
 
-    /// What the GPU can do at most, in words.
+    /// The largest rates of the GPU, in words.
     pub fn rates(&self) -> Option<String> {
         self.gpu.as_ref().map(|(exec, ceilings)| device::rates(exec, ceilings))
     }

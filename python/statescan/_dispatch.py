@@ -128,7 +128,7 @@ def exact(op: Operation, step, tensors, arguments, options, excluded):
         raise
 
 
-# what says whether a function returns its second result
+# an option by which a function returns its second result
 _FLAGS = {"simplified_scan": "return_last_state", "s5_inner": "return_last_state", "causal_conv1d": "return_final_states"}
 
 

@@ -242,7 +242,7 @@ class Operation:
 
 
 _ALL = {description["name"]: Operation(description) for description in _native.operations()}
-# those whose states lie in a pool, which take their functions' calls with one
+# operations whose states lie in a pool, which take their functions' calls with one
 POOLED = tuple(op for op in _ALL.values() if op.state == "state_pool")
 for _op in POOLED:
     _ALL[_op.name.removesuffix("_pooled")].pooled = _op
@@ -268,6 +268,6 @@ CAUSAL_CONV1D_UPDATE = BY_NAME["causal_conv1d_update"]
 
 # operations with gradients, and steps
 OPERATIONS = tuple(op for op in BY_NAME.values() if op.state is None)
-# those whose steps depend on earlier ones, and which several ranks can share
+# operations whose steps depend on earlier ones, and which several ranks can share
 OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op is not NORM)
 STEPS = tuple(op for op in BY_NAME.values() if op.state is not None)

@@ -44,7 +44,7 @@ class StatePool:
     write_indices: Any = None
 
 
-# what a call takes as its initial state
+# a call takes one of these as its initial state
 State: TypeAlias = Array | StatePool
 
 

@@ -38,7 +38,7 @@ Discretization: TypeAlias = Literal["mamba", "zoh", "bilinear", "dirac"]
 Activation: TypeAlias = Literal["silu", "swish"] | None
 Kind: TypeAlias = Literal["rms", "layer"]
 Limits: TypeAlias = tuple[float, float] | None
-# what results are written to: an array for the first one, or one for each, None for those that are made
+# results are written to an array for the first one, or to one for each, with None for those that are made
 Out: TypeAlias = Array | tuple[Array | None, Array | None] | None
 
 

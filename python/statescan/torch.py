@@ -187,7 +187,7 @@ def _declare(tensors):
 
 def _with_defaults(op):
     """The arguments of a schema, and what adds those that the dispatcher leaves out: the last ones that have their defaults."""
-    # those in front of the last one that must be there have no defaults
+    # tensors in front of the last one that must be there have no defaults
     count = 1 + max(at for at, name in enumerate(op.tensors) if not name.endswith("?"))
     leading = _declare(op.tensors[:count])
     optional = [(name, None) for name in _declare(op.tensors[count:])] + list(op.options)

@@ -24,7 +24,7 @@ collect_ignore = [] if torch else [f"test_{name}.py" for name in NEEDING_TORCH]
 collect_ignore_glob = [] if torch else ["test_compat_*.py", "test_nn*.py", "test_transformers*.py"]
 
 
-# of tests that are marked `sampled`, only as many cases as they say, the same ones in every run
+# tests that are marked `sampled` run only as many cases as they say, the same ones in every run
 SAMPLE = bool(os.environ.get("STATESCAN_TEST_SAMPLE"))
 
 

@@ -101,7 +101,7 @@ CONFIGS = {
     },
     "Lfm2": {**SHARED, **HYBRID, "block_multiple_of": 16, "layer_types": ["conv", "full_attention"]},
 }
-# those of the others are the ones that they start with, in small
+# the settings of the others are the ones that they start with, in small
 SMALL = {
     **SHARED,
     **{name: 4 for name in ("num_attention_heads", "num_key_value_heads", "num_experts", "n_routed_experts")},
@@ -181,11 +181,11 @@ def _config(name):
     return config, _small(config, MORE.get(name, {}))
 
 
-# those with Mamba-2's scan
+# families with Mamba-2's scan
 CHUNKED = [name for name, model in FAMILIES.items() if "mamba_chunk_scan_combined" in SERVED[model.__module__]]
-# those with Mamba's
+# families with Mamba's
 MIXING = [name for name, model in FAMILIES.items() if "selective_scan_fn" in SERVED[model.__module__]]
-# those whose layers take `seq_idx`
+# families whose layers take `seq_idx`
 PACKED = [*CHUNKED, "Lfm2"]
 
 

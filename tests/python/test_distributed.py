@@ -92,7 +92,7 @@ def convolution(seqlen, packed, **options):
 OPERATIONS = (scan, complex_scan, ssd, simplified, inner, linear, delta, delta_of_channels, convolution)
 TIMED = {"x": -1, "dt": -1, "z": -1, "B": -1, "C": -1, "u": -1, "delta": -1, "a": -1, "b": -1, "seq_idx": -1}
 
-# what has its time before its channels
+# these tensors have their time before their channels
 TIME_FIRST = {
     statescan.ssd: ("x", "dt", "dt_a", "B", "C", "seq_idx"),
     statescan.gated_delta_rule: ("q", "k", "v", "g", "beta", "seq_idx"),

@@ -235,7 +235,7 @@ small = st.integers(-3, 6)
 sizes = st.one_of(small, st.integers(-(2**63), 2**63 - 1))
 
 
-# the same examples in every run, however slow the machine is
+# every run has the same examples, however slow the machine is
 @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     versioned=st.booleans(),

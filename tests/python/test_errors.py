@@ -139,7 +139,7 @@ def test_a_tensor_without_memory():
         statescan.selective_scan(torch.ones(2, 6, 20), x, x[0, :, :5], x[:, :5], x[:, :5])
 
 
-# what is wrong with a call, and what follows its first words
+# each call has a wrong shape, and its message
 SHAPES = [
     # time before channels everywhere; the first argument that differs is not to blame
     (

@@ -56,7 +56,7 @@ def test_a_downloaded_file_is_enough(framework, tmp_path, capsys):
     assert f"{size} bytes of text" in capsys.readouterr().out
 
 
-# those whose numbers are looked at above, or that take part in a group of processes
+# examples whose numbers are looked at above, or that take part in a group of processes
 OTHERS = ("train_bytes", "train_bytes_jax", "two_processes")
 GALLERY = sorted(path.stem for path in (ROOT / "examples").glob("*.py") if not path.stem.startswith("train_bytes"))
 
@@ -71,7 +71,7 @@ def test_gallery(name, tmp_path, capsys):
     try:
         module.main(["--steps", "2", "--plot", str(plot)])
     finally:
-        # what one of them has installed
+        # one of them installs stand-ins
         for made in list(statescan.compat._standins._WANTED):
             made.undo()
     assert "<svg" in plot.read_text()

@@ -161,7 +161,7 @@ def agree(got, expected):
         if not wanted.is_floating_point():
             assert torch.equal(got[name], wanted), name
             continue
-        # what a model computes in float32 it does in either type
+        # parts that a model computes in float32 are so in either type
         bound = 1e-6 if wanted.dtype == torch.float64 else 1e-4
         error, largest = (got[name] - wanted).abs().max().item(), wanted.abs().max().item()
         assert error <= bound * largest + 1e-12, f"{name}: {error:.2e} of {largest:.2e}"

@@ -7,7 +7,7 @@ import statescan
 from layers import BATCH, LAYERS, MAMBA2, SEQLEN, WIDTH
 from statescan import nn
 
-# of PyTorch's operations, views and allocations too, forwards without gradients and backwards
+# counts of PyTorch's operations, views and allocations too, forwards without gradients and backwards
 MOST_CALLS = {
     "mamba": (40, 66),
     "mamba_bias": (42, 72),

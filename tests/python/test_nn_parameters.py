@@ -96,7 +96,7 @@ def test_parameters_are_drawn_again():
         empty.reset_parameters()
         for (name, p), other in zip(layer.named_parameters(), empty.parameters()):
             assert p.shape == other.shape and p.dtype == other.dtype and other.isfinite().all()
-            # the same distribution: all alike, or as large on the whole
+            # the distribution is the same: all alike, or as large on the whole
             assert torch.equal(p, other) or other.abs().max() < 3 * p.abs().max(), name
             for mark in ("_no_weight_decay", "_no_reinit"):
                 assert getattr(p, mark, None) == getattr(other, mark, None)

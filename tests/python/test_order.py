@@ -6,7 +6,7 @@ import statescan
 from statescan import _dispatch
 
 OPERATIONS = {op.name: op for op in (*statescan._operations.OPERATIONS, *statescan._operations.STEPS)}
-# what functions of steps call where there are slots to write
+# functions of steps call these where there are slots to write
 OPERATIONS |= {op.name: op for op in statescan._operations.SLOTTED}
 each_function = pytest.mark.parametrize("name", OPERATIONS)
 

@@ -14,7 +14,7 @@ def op_of(case):
     return case.op.removesuffix("_fn")
 
 
-# those with a pool, without states of their own and with a state for each row or each packed sequence
+# cases with a pool, without states of their own and with a state for each row or each packed sequence
 NAMES = [
     name
     for name, case in CASES.items()
@@ -98,7 +98,7 @@ def test_numpy_and_jax(name):
         function = getattr(statescan, case.op)
         got, states = function(**tensors, **{initial_name(case): given}, **{**case.options, **flags})
         assert numpy.array_equal(got, y.numpy()) and numpy.array_equal(states, expected.numpy())
-        # what cannot change is changed in a copy
+        # a pool that cannot change is changed in a copy
         assert numpy.array_equal(given.states, (expected if array is numpy.array else pool).numpy())
 
 

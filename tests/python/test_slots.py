@@ -119,7 +119,7 @@ def test_a_token_goes_from_slot_to_slot(kind, device):
     pool, rows = case[-1].clone(), torch.arange(ROWS, device=device)
     expected = case[-1].clone()
     y = run(case, expected, **{name: rows})
-    # the same slots, by default and by name; then from one to the next, as a ring cannot be: the last row has a free one
+    # slots are the same by default and by name; then from one to the next, as a ring cannot be: the last row has a free one
     for more in ({f"dst_{name}": rows}, {"cu_seqlens": torch.arange(ROWS + 1, device=device)}):
         again = pool.clone()
         assert torch.equal(run(case, again, **{name: rows}, **more), y) and torch.equal(again, expected)

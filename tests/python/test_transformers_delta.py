@@ -37,7 +37,7 @@ KDA = {**LATENT, "linear_head_dim": 16, "linear_num_heads": 3}
 INDEXED = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 12, "indexer_budget": 64, "indexer_compress_ratio": 2}
 POOLED = {"index_topk": 64, "index_head_dim": 12, "index_n_heads": 2, "index_kpool": 2, "hc_mult": 2}
 
-# what makes a family's model a tiny one, by the name of its module
+# settings that make a family's model a tiny one, by the name of its module
 CONFIGS = {
     "qwen3_next": {**LINEAR, **EXPERTS, "head_dim": 12},
     "qwen3_5": {**LINEAR, "head_dim": 12},

@@ -5,7 +5,7 @@ import torch
 
 from models import CHUNKED, close, go_plain, gradients_of, made, padded, tokens, transformers
 
-# those for which a package has a function of a whole layer
+# families for which a package has a function of a whole layer
 WHOLE = ["Mamba", "FalconMamba", "Jamba", *CHUNKED]
 # a norm of FalconH1 may have either order
 ORDERS = [{"mamba_rms_norm": True, "mamba_norm_before_gate": before} for before in (False, True)]

@@ -13,7 +13,7 @@ each_function = pytest.mark.parametrize("name", BY_NAME)
 OPTIONAL = _types.Array | None
 # an initial state may be a pool
 STATE = _pool.State | None
-# what functions have beside the table: whether they return a second result, ranks, whether they go by steps, and room for results
+# functions have these beside the table: whether they return a second result, ranks, whether they go by steps, and room for results
 BESIDE = {
     "return_last_state": bool,
     "return_final_states": bool,
@@ -58,7 +58,7 @@ def check_signature(op, signature, is_overload=False):
     expected = {
         argument.name for argument in op.arguments if (op.name, argument.name) != ("simplified_scan", "D")
     } | options.keys()
-    # of a step between slots
+    # arguments of a step between slots
     beside = {argument.name for argument in op.slotted.arguments} - expected if op.slotted is not None else set()
     expected |= beside
     found = {name for name in parameters if name not in BESIDE} - {op.state}

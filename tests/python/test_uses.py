@@ -22,7 +22,7 @@ from test_torch import small
 from uses import DERIVING, KEEPING, ONLY_RESULTS
 
 SEED, COUNT = int(os.environ.get("STATESCAN_USES_SEED", 0)), int(os.environ.get("STATESCAN_USES", 60))
-# what docs/python.md says is refused
+# docs/python.md says that these are refused
 REFUSALS = r"has no second derivative|has no derivatives in forward mode|does not go under vmap|records no gradients"
 
 

@@ -22,7 +22,7 @@ pub struct Comparison {
     pub name: String,
     /// The largest difference.
     pub max_abs: f64,
-    /// That, relative to the largest expected magnitude.
+    /// The largest difference relative to the largest expected magnitude.
     pub relative: f64,
     /// How far it may be.
     pub bound: ErrorBound,

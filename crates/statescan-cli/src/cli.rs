@@ -23,7 +23,7 @@ use std::io::IsTerminal;
 #[derive(Debug, Parser)]
 #[command(name = "statescan", version, propagate_version = true, max_term_width = 80)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Option<Command>,
 }

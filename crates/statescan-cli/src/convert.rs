@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use statescan_models::{Model, Package, SaveOptions};
 use std::path::PathBuf;
 
-/// What to read, and how to write it.
+/// The folder to read, and how to write it.
 ///
 /// Names, types and a tied head are left as they are unless they are asked for. Tokenizer, chat template and defaults of generation are copied.
 #[derive(Debug, Args)]

@@ -53,7 +53,7 @@ impl OutputFolder {
 
     /// A folder that is there.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        // what is no folder could make an opener wait for ever
+        // a file that is no folder could make an opener wait for ever
         let lock = match if path.is_dir() { File::open(path) } else { Err(ErrorKind::NotADirectory.into()) } {
             Ok(folder) => match folder.try_lock() {
                 Ok(()) => Some(folder),
@@ -102,7 +102,7 @@ impl OutputFolder {
                 std::fs::remove_file(&surplus).map_err(io(&surplus))?;
             }
         }
-        // what else it has is somebody's
+        // other files in it are somebody's
         let _ = std::fs::remove_dir(&folder);
         Ok(())
     }

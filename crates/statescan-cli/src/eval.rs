@@ -11,7 +11,7 @@ use statescan::tensor::Device;
 use statescan_models::DeviceModel;
 use std::path::{Path, PathBuf};
 
-/// What to read, with which model.
+/// The texts to read, and the model.
 ///
 /// Every token but the first is guessed from all before it; none is generated. A byte counts if a token that is guessed has it.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use clap::{Args, ValueEnum};
 use statescan::{DType, Exec, Level};
 
-/// Where and how to compute.
+/// The device, and how to compute on it.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ExecArgs {
     /// Number of threads; 0 means one for each core

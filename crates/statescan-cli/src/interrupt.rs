@@ -31,7 +31,7 @@ fn listen(once: &Once, signals: &[c_int]) {
     let (came, latest) = &*WISH;
     once.call_once(|| {
         for &signal in signals.iter().filter(|signal| !is_ignored(**signal)) {
-            // where there can be no handler, a signal does what it does elsewhere
+            // a signal does what it does elsewhere where there can be no handler
             let _ = flag::register_conditional_shutdown(signal, 128 + signal, came.clone());
             let _ = flag::register(signal, came.clone());
             let _ = flag::register_usize(signal, latest.clone(), signal as usize);

@@ -44,7 +44,7 @@ pub struct LanguageArgs {
     /// Multiply in 32 bits, where processors with AMX would round what they multiply with weights in bf16 to bf16 too
     #[arg(long, conflicts_with = "device")]
     pub exact: bool,
-    /// Where and how to compute.
+    /// The device, and how to compute on it.
     #[command(flatten)]
     pub exec: ExecArgs,
 }

@@ -20,7 +20,7 @@ pub struct SamplingArgs {
     /// Draw from so many of the most likely tokens; 0 means all [default: 0]
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
-    /// The same seed draws the same text [default: 0]
+    /// Draw with this seed; equal seeds draw equal texts [default: 0]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// Draw from the tokens that have at least this share of the most likely one's probability [default: 0]

@@ -27,7 +27,7 @@ pub struct VerifyArgs {
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
-    /// Where and how to compute.
+    /// The device, and how to compute on it.
     #[command(flatten)]
     pub exec: ExecArgs,
 }

@@ -83,7 +83,7 @@ impl<'t> Writer<'t> {
     pub(crate) fn push(&mut self, token: u32, logprob: impl FnOnce() -> Option<f64>) -> Result<bool> {
         let text = self.decoder.push(token);
         self.json(token, &text, logprob)?;
-        // what is no text to a reader, such as <|im_end|>, ends it all the same
+        // a token that is no text to a reader, such as <|im_end|>, ends it all the same
         let (text, ends) = match self.tokenizer.special(token) {
             Some(name) => self.stops.push(name.as_bytes(), false),
             None => self.stops.push(&text, true),

@@ -27,7 +27,7 @@ impl TileCopy {
         let whole = |elements: usize| (elements * size).is_multiple_of(16);
         // 16 bytes at a time: neighbours contiguous, every line of every tile aligned
         let vector = |axis: usize, line: usize| strides[axis] == 1 && whole(line) && is_aligned(tensor, axis, 16);
-        // the same from wherever lines begin, which must not differ from tile to tile
+        // lines may begin anywhere here, and begin alike in all tiles
         let shifted = |axis: usize, line: usize| {
             strides[axis] == 1 && whole(line) && whole(steps) && tensor.address().is_multiple_of(size as u64)
         };

@@ -312,7 +312,7 @@ pub(crate) fn text_settings(settings: &Map<String, Value>) -> Cow<'_, Map<String
         return Cow::Borrowed(settings);
     }
     let mut text = text.clone();
-    // what the whole model says goes before what a part of it does
+    // settings of the whole model go before those of a part of it
     for key in ["tie_word_embeddings", "quantization_config"] {
         text.extend(settings.get(key).map(|value| (key.to_owned(), value.clone())));
     }

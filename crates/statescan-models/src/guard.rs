@@ -22,7 +22,7 @@ pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     let before = GUARDED.replace(true);
-    // what the library had at hand is not used again but to be dropped, or by calls that are guarded, too
+    // values that the library had at hand are only dropped, or used by calls that are guarded, too
     let result = catch_unwind(AssertUnwindSafe(call));
     GUARDED.set(before);
     result.map_err(|panic| format!("the library that reads it has failed: {}", said(&*panic)))

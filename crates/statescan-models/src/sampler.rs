@@ -131,7 +131,7 @@ impl Sampler {
             own.weight = ((own.logit - highest) / self.temperature as f32).exp();
         }
         let whole: f64 = tokens.iter().map(|own| f64::from(own.weight)).sum();
-        // of those that are likely enough, among which is the first one with the weight 1, the fewest that reach top_p
+        // tokens that are likely enough stay, among which is the first one with the weight 1, and of these the fewest that reach top_p
         tokens.retain(|own| f64::from(own.weight) >= self.min_p);
         let (count, sum) = reach(&mut tokens, self.top_p * whole);
         let drawn = reach(&mut tokens[..count], self.random.uniform(0.0, sum)).0 - 1;

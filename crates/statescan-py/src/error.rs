@@ -58,7 +58,7 @@ pub fn in_python(error: &Error) -> String {
         return words.replace("`sequences`", "`cu_seqlens or seq_idx`");
     }
     let Some(operation) = Operation::find(op) else { return words };
-    // what is said may name other arguments, too
+    // the words may name other arguments, too
     operation.signature.arguments.iter().filter(|known| known.name != known.field).fold(words, |words, known| {
         let in_python =
             |words: String, what: &str| words.replace(&format!("`{what}{}`", known.field), &format!("`{what}{}`", known.name));

@@ -101,7 +101,7 @@ fn without_a_gpu_everything_says_so() {
 /// The variable that makes `child_process` do some work, by its name.
 const CHILD: &str = "STATESCAN_TEST_CHILD";
 
-/// What tests start as a process of its own.
+/// Tests start this as a process of its own.
 #[test]
 fn child_process() {
     match std::env::var(CHILD).as_deref() {

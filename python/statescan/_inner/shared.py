@@ -11,7 +11,7 @@ from .. import _gradients, _native
 from .._operations import CAUSAL_CONV1D, Operation
 from ..torch import _declare, _define, _library, _New, _registered, _requires_grad, _with_defaults, recorded
 
-# what a pass over ranks keeps beside saved states
+# a pass over ranks keeps these beside saved states
 _OF_PASS = ("links", "entering", "continues", "numbers")
 
 
@@ -30,7 +30,7 @@ class Described(NamedTuple):
 class Inner:
     """A function between projections, described as an operation is."""
 
-    # that of its native passes
+    # the kind of its native passes
     kind: str
     # names of the tensors; those that may be None end in "?"
     tensors: tuple[str, ...]
@@ -39,7 +39,7 @@ class Inner:
     # types and names of the rest, and their defaults
     options: tuple[tuple[str, object], ...]
     scan: Operation
-    # of arguments with their names, and of what makes (batch, seqlen, ..) beside them
+    # describes arguments with their names, and what makes (batch, seqlen, ..) beside them
     describe: Callable[[Any, Callable], Described]
     # passes over ranks by the names of operations; None for sequences that are here as a whole
     ranks: Any = None

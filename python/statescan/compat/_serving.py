@@ -143,7 +143,7 @@ class Window:
         """Leaves the inputs before a call, and its tokens, in the slots."""
         kept, steps = self.width - 2, torch.arange(self.states.shape[2], device=self.states.device)
         starts, lengths = bounds[:-1, None], bounds.diff()[:, None]
-        # what is taken from outside of a row is left as it was below
+        # numbers that are taken from outside of a row are left as they were below
         numbers = (starts + steps - kept).clamp(min=0, max=max(tokens.shape[0] - 1, 0))
         old = self.states[self.slots.clamp(min=0).long()]
         new = torch.where((steps < kept + lengths)[:, None], tokens[numbers].transpose(1, 2).to(old.dtype), old)

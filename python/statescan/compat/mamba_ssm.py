@@ -119,7 +119,7 @@ def mamba_chunk_scan_combined(
     if return_varlen_states:
         if cu_seqlens is None:
             raise ValueError("mamba_chunk_scan_combined: `cu_seqlens` must be given with `return_varlen_states`")
-        # what is behind the last bound is padding, a sequence of its own; on a GPU nobody knows whether there is any
+        # steps behind the last bound are padding, a sequence of its own; on a GPU nobody knows whether there are any
         sequences = {"cu_seqlens": pad(cu_seqlens, (0, 1), value=x.shape[1])}
         if initial_states is not None:
             # a single one is the first sequence's

@@ -138,7 +138,7 @@ def mamba3_siso_combined(
     first, last, is_there, index, is_last = (None,) * 5 if cu_seqlens is None else _bounds(cu_seqlens, seqlen)
     angle, state, key, value = Input_States if Input_States is not None else (None,) * 4
 
-    # of a step's input: what it adds at once, and what the next step adds of it
+    # a step adds a part of its input at once, `own`, and the next step adds the rest, `later`
     later = dt * (1 - own)
     after = pad(later[:, 1:], (0, 0, 0, 1))
     if is_last is not None:

@@ -15,7 +15,7 @@ import weakref
 import torch
 from torch import distributed
 
-# where files are memory
+# files in this folder are memory
 _FOLDER = "/dev/shm"
 # a place has the turn, the numbers and a check of both
 _NUMBERS = 3

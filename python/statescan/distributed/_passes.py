@@ -88,7 +88,7 @@ def _forward(op, link, context, save, tensors, options):
             told = (exchange.told(0), exchange.told(1) if slices.before else None) if slices.after else (None, None)
             call.forward_ends(None if slices.before else entering, (ends, *told))
         elif slices.after and not slices.before:
-            # what enters is known, and no link is needed
+            # the state that enters is known, and no link is needed
             pieces[number].forward(pieces[number].state(entering), (None, exchange.told(0)), None)
         elif slices.after:
             link.summarize(pieces[number], exchange.told(0), exchange.told(1))
@@ -102,7 +102,7 @@ def _forward(op, link, context, save, tensors, options):
             for rank in slices.before:
                 from_zero = exchange.of(rank, 0)
                 if rank == slices.before[0]:
-                    # what enters the whole is in its own state already
+                    # the state that enters the whole is in its own state already
                     h = from_zero
                 else:
                     h = from_zero + link.apply(exchange.of(rank, 1), _through(continues, rank, h))

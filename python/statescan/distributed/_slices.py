@@ -171,7 +171,7 @@ class Call:
         tensors = list(self.tensors)
         bounds = self.named("cu_seqlens")
         if bounds is not None and bounds.dim() == 1 and bounds.shape[0] > 0:
-            # those of the whole are looked at when all lengths are known
+            # bounds of the whole are looked at when all lengths are known
             tensors[self.place["cu_seqlens"]] = torch.zeros_like(bounds)
             tensors[self.place["cu_seqlens"]][-1] = length
         _native.summary(self.op.number, (*tensors, *self.options), (None, None), _place(tensors[0]))
@@ -228,7 +228,7 @@ def _describe(call, save):
 
 # digests and lengths
 _KNOWN = Remembered()
-# what a rank tells of its call besides: that it is wrong, that a pass of it is in two phases
+# a rank tells two more things of its call: that it is wrong, that a pass of it is in two phases
 _WRONG, _TWO_PHASE = 1, 2
 
 

@@ -316,7 +316,7 @@ class Mamba2(nn.Module):
         check_states(self, hidden_states.shape[0], conv_state, self.d_convolved, ssm_state, shape)
         unit, z, xBC, dt = self._split(in_proj(hidden_states))
         x, B, C = self._parts(convolve_step(self, xBC, conv_state))
-        # what a head has once is expanded, without a copy
+        # a number that a head has once is expanded, without a copy
         skips = self._skips() if self.D_has_hdim else self.D[:, None].expand(-1, self.headdim)
         y = functions.selective_state_update(
             ssm_state,

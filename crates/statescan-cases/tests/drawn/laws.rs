@@ -1,4 +1,4 @@
-//! What oracles keep, whatever the operation: gradients are central differences, a state that is carried over joins pieces, reversed is mirrored, and packed
+//! Oracles keep these laws, whatever the operation: gradients are central differences, a state that is carried over joins pieces, reversed is mirrored, and packed
 //! sequences are calls of their own.
 
 use super::*;

@@ -13,7 +13,7 @@ fn index(shape: &[usize], at: usize) -> Vec<usize> {
     index
 }
 
-/// Where an element lies along the letters of its tensor.
+/// The place of an element along the letters of its tensor.
 struct Place(Vec<(char, Range<usize>)>);
 
 impl Place {

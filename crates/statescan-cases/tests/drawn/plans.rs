@@ -232,7 +232,7 @@ fn sizes_of_plans_3() {
 #[test]
 fn nothing_at_all() {
     for op in Operation::ALL {
-        // that of a filter is never 0
+        // the width of a filter is never 0
         for letter in op.signature.facts.state_steps.chars().filter(|&letter| letter != 'W') {
             let fixed = Fixed { sizes: Sizes::of(&[(letter, 0)]), ..Fixed::default() };
             drawn_as(op, fixed).take(2).for_each(|drawn| assert_agrees(&drawn, &levels(), &[3]));

@@ -80,7 +80,7 @@ fn refuses(part: usize) {
         let (mut rng, mut refused) = (Rng::new(number("PROPTEST_RNG_SEED", 1)), 0);
         for mut drawn in drawn(op) {
             let state = op.signature.in_place.map(|state| state.name);
-            // of a state in place there is another copy, which is the one that is written
+            // a state in place has another copy, which is the one that is written
             let at = rng.below(drawn.call.inputs.len()).max(usize::from(state.is_some()));
             let input = &mut drawn.call.inputs[at];
             let before = input.buffer.dtype();

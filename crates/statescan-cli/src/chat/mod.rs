@@ -29,7 +29,7 @@ pub struct ChatArgs {
     /// Which model, and where it computes.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// What the template says before the first line
+    /// Let the template say this before the first line
     #[arg(long, value_name = "TEXT", conflicts_with = "plain", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// Leave the chat template of the folder out

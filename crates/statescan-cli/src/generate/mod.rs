@@ -17,7 +17,7 @@ use statescan_models::{ChatTemplate, Message};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// What to continue, with which model.
+/// The text to continue, and the model.
 ///
 /// The text goes to standard output, as it comes; how fast it came goes to standard error. Tokens are drawn with temperature 0.8 from the likely
 /// ones that have 95 % of the probability: the most likely token, again and again, makes small models repeat themselves within a line or two.
@@ -38,7 +38,7 @@ pub struct GenerateArgs {
     /// Put the prompt, as what a user says, into the chat template of the folder
     #[arg(long)]
     pub chat: bool,
-    /// What the template says before the user
+    /// Let the template say this before the user
     #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
     pub system: Option<String>,
     /// Go on with the prompt several times, each with the seed after the one before

@@ -62,7 +62,7 @@ pub struct RunArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Where and how to compute.
+    /// The device, and how to compute on it.
     #[command(flatten)]
     pub exec: ExecArgs,
     /// Options of the operation.

@@ -18,14 +18,14 @@ const FINE_TUNING: (f64, f64, f64) = (2e-4, 0.1, 0.0);
 pub enum FamilyName {
     /// Selective scan
     Mamba,
-    /// The same with norms on step sizes, input and output maps
+    /// Selective scan with norms on step sizes, input and output maps
     #[value(name = "falcon_mamba")]
     FalconMamba,
     /// One decay for each head
     Mamba2,
 }
 
-/// What to learn, and how long.
+/// The text to learn, and how long.
 ///
 /// The last 10 % of the text are the held-out set: not learned, but evaluated; with --validation another text is. What the model was when an evaluation
 /// between steps took least is in the folder `best` of the one of --save. Ctrl-C, SIGTERM and SIGHUP save the training before they end it.
@@ -106,7 +106,7 @@ pub struct TrainArgs {
     /// Steps between two evaluations on the held-out set, and between two saves
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub every: usize,
-    /// Where and how to compute.
+    /// The device, and how to compute on it.
     #[command(flatten)]
     pub exec: ExecArgs,
 }

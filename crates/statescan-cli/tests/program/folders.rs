@@ -246,7 +246,7 @@ fn what_is_replaced_is_replaced_whole() {
     assert!(left.iter().filter(|name| name.starts_with("model-")).all(|name| name.ends_with(&last)), "{left:?}");
     done(&["convert", text(&from), text(&to), "--force"]);
     assert_eq!(names(&to), ["config.json", "generation_config.json", "model.safetensors", "notes.txt"]);
-    // what is refused has changed nothing
+    // a refused conversion has changed nothing
     std::fs::write(to.join("tokenizer.json"), "theirs").unwrap();
     let output = statescan(&["convert", text(&from), text(&to), "--force", "--type", "f64"]);
     assert!(status(&output) == 2 && stderr(&output).contains("possible values: f32, bf16, f16"), "{}", stderr(&output));

@@ -168,7 +168,7 @@ fn numbers_that_are_not_finite_are_named() {
     }
 }
 
-/// Where the bytes of a tensor are in a file.
+/// The place of the bytes of a tensor in a file.
 fn place(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
     let file = safetensors::SafeTensors::deserialize(bytes).unwrap();
     let data = file.tensor(name).unwrap().data();

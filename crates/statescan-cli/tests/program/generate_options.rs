@@ -243,7 +243,7 @@ mod ended {
         (written, output.status, stderr(&output))
     }
 
-    /// What is written behind a state, drawn as the whole text is: greedily, for the seeds of both would differ.
+    /// The text behind a state is drawn as the whole text is: greedily, for the seeds of both would differ.
     fn check_state(state: &Path) {
         let rest = generated(&["--state", text(state), "--tokens", "5"]);
         assert_eq!(rest.len(), 6, "{rest:?}");

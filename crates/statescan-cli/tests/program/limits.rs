@@ -1,4 +1,4 @@
-//! What ended the program otherwise than by a sentence: memory that a file or a count asks for, pipes, files that shrink.
+//! These ended the program otherwise than by a sentence: memory that a file or a count asks for, pipes, files that shrink.
 
 use crate::common::*;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What is printed: as wide as a terminal, and said to be lost where it cannot be written.
+//! Printed lines are as wide as a terminal, and said to be lost where they cannot be written.
 
 use crate::common::*;
 use serde_json::Value;

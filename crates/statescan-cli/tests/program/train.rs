@@ -160,7 +160,7 @@ fn models_of_other_kinds_begin_with_random_weights() {
 fn a_log_has_every_step_and_the_best_model_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let (learn, saved, other) = (short_text(folder.path()), folder.path().join("saved"), folder.path().join("other.txt"));
-    // what it learns makes it worse there, so that the first evaluation is the best one
+    // learning makes it worse there, so that the first evaluation is the best one
     std::fs::write(&other, b"ZYX? 0123 QQQ! ".repeat(60)).unwrap();
     let args =
         ["--every", "5", "--warmup", "4", "--accumulate", "2", "--validation", text(&other), "--json", "--save", text(&saved)];
@@ -266,7 +266,7 @@ mod ended {
     /// A long training that has begun, and writes what it says.
     fn begun(mut command: Command) -> Child {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // what is trained is said once it listens to signals; the first steps follow
+        // it says that it trains once it listens to signals; the first steps follow
         let mut said = [0; 400];
         process.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
         process

@@ -196,7 +196,7 @@ impl Trainer {
     /// Weights that have become infinite; errors of the device.
     pub fn step(&mut self, exec: &Exec) -> Result<f64> {
         let (step, Options { seqlen, max_grad_norm, accumulate, .. }) = (self.losses.len(), self.options.clone());
-        // what a device moves is the weights of a model, by the gradient of one batch
+        // a device moves the weights of a model, by the gradient of one batch
         let there = exec.device() != Device::Cpu && self.adapted.is_none() && accumulate == 1;
         self.move_to(if there { exec.device() } else { Device::Cpu }, exec)?;
         let (rows, dropout) = self.batch(step);

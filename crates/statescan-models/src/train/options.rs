@@ -124,7 +124,7 @@ impl Options {
             batch: size("batch")?,
             seqlen: size("seqlen")?,
             steps: size("steps")?,
-            // those of earlier versions do not say it
+            // options of earlier versions do not say it
             accumulate: size("accumulate").unwrap_or(1),
             rate: json["rate"].as_f64()?,
             warmup: size("warmup"),

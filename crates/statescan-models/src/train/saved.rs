@@ -129,7 +129,7 @@ impl About {
         options.check()?;
         let steps = about["steps"].as_u64().and_then(|steps| usize::try_from(steps).ok());
         let config = match &about["config"] {
-            // those of earlier versions are of one kind
+            // models of earlier versions are of one kind
             Value::Null => Config::mamba(VOCAB, options.dim, options.layers),
             config => Config::parse(path, &config.to_string(), None)?,
         };

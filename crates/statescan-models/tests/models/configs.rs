@@ -253,7 +253,7 @@ fn qwen3_5() -> Vec<Row> {
         ("rope_parameters", json!({"partial_rotary_factor": 1.5}), Refused("`partial_rotary_factor` must be a share")),
         // positions in pictures, where those of a text are all equal
         ("rope_parameters", json!({"mrope_section": [11, 11, 10], "mrope_interleaved": true}), Nothing),
-        // what says whether heads may write more than values is only there in the other class
+        // only the other class has the setting by which heads may write more than values
         ("linear_allow_neg_eigval", json!(true), Nothing),
     ];
     delta().into_iter().filter(|(name, value, _)| *name != "eos_token_id" || !value.is_null()).chain(own).collect()

@@ -408,7 +408,7 @@ fn training_on_a_gpu_goes_as_on_the_cpu_and_can_change_between_them() {
         (trainer.losses().to_vec(), trainer.held_out(execs[1]).unwrap())
     };
     let (cpu, run) = (Exec::cpu(1), |execs| run_with(&options, execs));
-    // what the host moves goes by gradients of the device
+    // the host moves weights by gradients of the device
     for options in [
         Options { accumulate: 2, ..options.clone() },
         Options { lora: Some(Lora { rank: 2, alpha: 4.0 }), rate: 1e-2, ..options.clone() },

@@ -55,7 +55,7 @@ impl Sizes {
         self.beside() + self.dim
     }
 
-    /// Those of the gated unit, in front of the scan's.
+    /// Channels of the gated unit, in front of the scan's.
     fn beside(&self) -> usize {
         self.unit / 2
     }

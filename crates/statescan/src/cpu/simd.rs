@@ -174,7 +174,7 @@ impl<S: Isa> V<f32, S> {
     pub fn first_bf16(simd: S, from: &[half::bf16]) -> Self {
         V { reg: simd.load_bf16(&from[..S::F32_LANES]), simd }
     }
-    /// Those at even places of twice as many numbers as there are lanes, and those at odd ones.
+    /// Loads twice as many numbers as there are lanes: those at even places, and those at odd ones.
     #[inline(always)]
     pub fn load_pairs(simd: S, from: &[half::bf16]) -> [Self; 2] {
         let [even, odd] = simd.load_pairs_bf16(from);

@@ -207,7 +207,7 @@ impl StepSlots {
         }
     }
 
-    /// Those of sequences without slots among so many tokens, if they have bounds.
+    /// Adds the bounds of sequences without slots among so many tokens, if there are any.
     pub(crate) fn bounded(self, bounds: Option<View<'_>>, rows: usize) -> Self {
         let Some(view) = bounds else { return self };
         let (sequences, bounds_step) = (view.len() as i64 - 1, view.strides()[0] as i64);
@@ -234,7 +234,7 @@ impl StepSlotTypes {
         }
     }
 
-    /// Those of sequences without slots, if they have bounds.
+    /// Adds the type of the bounds of sequences without slots, if there are any.
     pub(crate) fn bounded(self, bounds: Option<View<'_>>) -> Self {
         let Some(bounds) = bounds else { return self };
         StepSlotTypes { bound: Some(bounds.dtype()), many: true, ..self }

@@ -1,4 +1,4 @@
-//! What lets one test body serve every device: inputs go to the executor's device and results come back with their strides, and a GPU may
+//! One test body serves every device: inputs go to the executor's device and results come back with their strides, and a GPU may
 //! have no kernel for a case.
 
 use statescan::cuda::Gpu;
@@ -58,7 +58,7 @@ pub fn on_gpu<C>(cases: impl IntoIterator<Item = C>, check: impl Fn(&C, &[Exec])
     cases.into_iter().for_each(|case| check(&case, std::slice::from_ref(&exec)));
 }
 
-/// The same by every route: with the kernels of older devices, where rows are scanned in one pass, as this device would cut them, and in as many segments as
+/// Checks cases by every route: with the kernels of older devices, where rows are scanned in one pass, as this device would cut them, and in as many segments as
 /// plans make.
 pub fn on_routes<C>(cases: impl IntoIterator<Item = C>, check: impl Fn(&C, &[Exec])) {
     let Some(exec) = gpu() else { return };

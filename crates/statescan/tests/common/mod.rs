@@ -1,4 +1,4 @@
-//! What the tests of all operations share: random tensors of any type and layout, poisoned outputs, one comparison.
+//! The tests of all operations share this: random tensors of any type and layout, poisoned outputs, one comparison.
 #![allow(dead_code)] // each test binary uses its own part
 
 pub mod device;
@@ -62,7 +62,7 @@ pub enum Layout {
     Scattered,
     /// As a slice of a larger tensor: rows are dense, with gaps between them, and begin anywhere.
     Sliced,
-    /// The same with the last two axes exchanged in memory.
+    /// A slice with the last two axes exchanged in memory.
     SlicedAcross,
 }
 

@@ -1,4 +1,4 @@
-//! What the calls of scans and steps may have, as bits of one number; an operation that lacks some ignores them.
+//! The calls of scans and steps may have these options, as bits of one number; an operation that lacks some ignores them.
 
 pub const GATE: u32 = 1;
 pub const SKIP: u32 = 2;

@@ -5,7 +5,7 @@ use statescan::Tensor;
 use statescan::tensor::{Dense, ErrorBound, max_errors};
 use std::path::PathBuf;
 
-/// Where the files are: the folder named by `STATESCAN_VECTORS`, or `shared/vectors` beside the workspace.
+/// The folder of the files: the one named by `STATESCAN_VECTORS`, or `shared/vectors` beside the workspace.
 pub fn folder() -> PathBuf {
     match std::env::var_os("STATESCAN_VECTORS") {
         Some(folder) => folder.into(),

@@ -1,4 +1,4 @@
-//! What holds of every operation, taken by its name.
+//! Every operation, taken by its name, keeps these rules.
 
 use statescan::ops::signature::Saved;
 use statescan::ops::{Call, Operation};

@@ -10,7 +10,7 @@ use statescan::{DType, Error, Exec, Tensor};
 
 /// Slots of the pool.
 const SLOTS: usize = 9;
-/// Where sequences start and end: two start from one slot, one from zeros; one stays in its slot, one leaves nothing.
+/// The slots that sequences start and end in: two start from one slot, one from zeros; one stays in its slot, one leaves nothing.
 const READ: [i64; 4] = [3, -1, 3, 6];
 const WRITE: [i64; 4] = [1, 0, -2, 6];
 /// Steps of packed sequences: one is shorter than a filter remembers.
@@ -267,7 +267,7 @@ fn a_pool_of_another_shape_or_beside_a_state_is_refused() {
     assert!(matches!(refused, Error::Shape { argument: "state_pool", .. }), "{refused}");
 }
 
-/// Where sequences in pieces start, and where their pieces end: pieces without steps, some that leave nothing, sequences that end where they start.
+/// The slots that sequences in pieces start in, and that their pieces end in: pieces without steps, some that leave nothing, sequences that end where they start.
 const PIECES: [(&[i64], [i64; 4]); 3] = [(&[3, 6], [1, 3, 0, -1]), (&[-1, 6], [3, 1, -1, 4]), (&[6], [1, 0, 6, 5])];
 
 #[test]

@@ -66,7 +66,7 @@ fn saved_states_are_dense_and_a_gradient_of_a_complex_input_is_complex() {
     assert!(matches!(error, Error::DType { op: "s5_inner", argument: "y", .. }), "{error}");
 }
 
-/// Where tf32 is allowed, products lose some bits, fewer than tf32 has less.
+/// Products lose some bits where tf32 is allowed, fewer than tf32 has less.
 #[test]
 fn cuda_tf32_is_close() {
     let Some(exec) = gpu() else { return };

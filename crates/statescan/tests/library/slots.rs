@@ -45,7 +45,7 @@ struct Case {
     pool: Tensor,
 }
 
-/// What a run gives: y and the pool.
+/// The results of a run: y and the pool.
 type Results = [Tensor; 2];
 
 impl Case {
@@ -122,7 +122,7 @@ impl Case {
         Ok(ran.then(|| [home(&y), home(&pool)]))
     }
 
-    /// The same by steps of one token of one sequence.
+    /// The results by steps of one token of one sequence.
     fn one_by_one(&self, exec: &Exec, read: &[i64], kept: Kept, bounds: &[i64]) -> Results {
         let inputs: Vec<_> = self.inputs.iter().map(|input| input.as_ref().map(|input| on(exec, input))).collect();
         let planned = self.base.result(&self.call(self.base, &inputs), 0).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of the program share: running it, and files made by hand.
+//! The tests of the program share this: running it, and files made by hand.
 #![allow(dead_code)] // each test binary uses its own part
 
 use safetensors::Dtype;
@@ -41,12 +41,12 @@ pub fn status(output: &Output) -> i32 {
     output.status.code().expect("it was not killed")
 }
 
-/// What it printed.
+/// Its standard output.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What it complained about.
+/// Its standard error.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -295,7 +295,7 @@ fn a_step_is_that_of_adamw() -> Result<()> {
             weight.check()?;
         }
     }
-    // the same again, without a step
+    // weights are copied again, without a step
     for weight in &mut weights {
         weight.used = weight.used.take().map(|(used, form)| (Tensor::empty(&exec, used.dtype(), &used.shape()).unwrap(), form));
     }

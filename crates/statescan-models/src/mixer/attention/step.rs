@@ -20,7 +20,7 @@ impl OneRow for Attention {
         let (config, weights) = (row.config, Weights::<View<'_>>::bind(row.config, &mut listed(row.weights.clone())));
         let ([wide, width], of_queries, sizes) = (columns(config), projected_queries(config), config.attention);
         let [mut queries, mut keys, values] = apart(projected.reborrow(), [of_queries, width]);
-        // what is normed goes to other rows, and values lie behind keys there
+        // normed projections go to other rows, and values lie behind keys there
         let [_, _, beside] = apart(normed.reborrow(), [wide, width]);
         let mut values = if weights.norms.is_some() { beside } else { values };
         for (product, to) in weights.into.into_iter().zip([&mut queries, &mut keys, &mut values]) {

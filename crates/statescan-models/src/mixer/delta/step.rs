@@ -31,7 +31,7 @@ impl OneRow for Delta {
         let steps = Steps { sequences: 1, steps: 1 };
         let inner = Inner { exec: row.exec, config: row.config, steps, columns: &columns, weights: &weights };
         inner.step(projected, conv.as_view().expand(0, 1), state(), y.reborrow().unsqueeze(0))?;
-        // what the convolution has made has no use any more
+        // the results of the convolution have no use any more
         let mut normed = conv.slice(0, 0..row.config.inner);
         inner.gated_norm(y.as_view().expand(0, 1), projected, normed.reborrow().unsqueeze(0))?;
         row.add(weights.around.out_proj, Before::Nothing, normed.as_view(), None)

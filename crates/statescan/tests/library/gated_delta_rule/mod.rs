@@ -153,7 +153,7 @@ impl Inputs {
         }
     }
 
-    /// The same on an executor's device.
+    /// Copies of the inputs on an executor's device.
     fn on(&self, exec: &Exec) -> Self {
         let on = |tensor| on(exec, tensor);
         let [q, k, v, g, beta, a_log] = [&self.q, &self.k, &self.v, &self.g, &self.beta, &self.a_log].map(on);
@@ -198,7 +198,7 @@ impl Inputs {
     }
 }
 
-/// What a forward pass gives, poisoned beforehand.
+/// The results of a forward pass, poisoned beforehand.
 struct Results {
     y: Tensor,
     last: Tensor,

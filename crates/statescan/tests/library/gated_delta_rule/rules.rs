@@ -1,4 +1,4 @@
-//! What every operation promises: results that do not depend on threads or cuts, heads and sequences that do not disturb each other, errors that
+//! Every operation promises this: results that do not depend on threads or cuts, heads and sequences that do not disturb each other, errors that
 //! name the argument and write nothing.
 
 use super::*;

@@ -9,7 +9,7 @@ fn part(dense: &Dense, axis: Option<usize>, steps: &std::ops::Range<usize>) -> D
     }
 }
 
-/// What the ranks tell each other: everybody puts something in, and gets all of it.
+/// The ranks tell each other by it: everybody puts something in, and gets all of it.
 pub struct Exchange {
     slots: Vec<Mutex<Option<Dense>>>,
     barrier: Barrier,

@@ -138,7 +138,7 @@ impl Inputs {
         }
     }
 
-    /// The same on an executor's device.
+    /// Copies of the inputs on an executor's device.
     pub fn on(&self, exec: &Exec) -> Self {
         let on = |tensor| on(exec, tensor);
         let [x, dt, a, b, c, d, z] = [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z].map(on);
@@ -307,7 +307,7 @@ impl Computed {
         })
     }
 
-    /// The same by a pass that gets arguments, saved states and targets.
+    /// The gradients by a pass that gets arguments, saved states and targets.
     pub fn by(
         case: &Case,
         inputs: &Inputs,
@@ -344,7 +344,7 @@ impl Computed {
         ]
     }
 
-    /// Where a case's gradients go.
+    /// The tensors that a case's gradients go to.
     pub fn targets(&mut self, case: &Case) -> Gradients<'_> {
         Gradients::default()
             .x(self.x.view_mut())

@@ -1,4 +1,4 @@
-//! What concerns the CUDA kernels alone: how they cut rows, what they save, what they refuse. Without a GPU each test says so and passes.
+//! These tests concern the CUDA kernels alone: how they cut rows, what they save, what they refuse. Without a GPU each test says so and passes.
 
 use super::case::run_forward;
 use super::*;

@@ -1,4 +1,4 @@
-//! What concerns the CUDA kernels alone: how they cut rows and tile heads and states. Without a GPU each test says so and passes.
+//! These tests concern the CUDA kernels alone: how they cut rows and tile heads and states. Without a GPU each test says so and passes.
 
 use super::*;
 use crate::common::Layout;
@@ -26,7 +26,7 @@ fn cuda_sizes_around_tiles() {
     }
 }
 
-/// What models call, which Hopper has a kernel of its own for: lengths around chunks, columns and states around tiles, any number of heads in a
+/// Models make these calls, which Hopper has a kernel of its own for: lengths around chunks, columns and states around tiles, any number of heads in a
 /// block, long rows of few heads.
 #[test]
 fn cuda_rows_of_bf16() {
@@ -66,7 +66,7 @@ fn cuda_heads_of_a_block() {
     on_gpu(cases, check);
 }
 
-/// What Hopper has kernels of its own for, by the kernels of other devices, and rows in one pass and in segments.
+/// The kernels of other devices compute calls that Hopper has kernels of its own for, with rows in one pass and in segments.
 #[test]
 fn cuda_routes_of_other_devices() {
     let case = |sizes, options| Case { seed: 11, decay: 0.05, ..Case::new(DType::BF16, sizes, options) };
@@ -192,7 +192,7 @@ fn cuda_packed_sequences() {
     }
 }
 
-/// Where it is allowed products of f32 are rounded to 11 bits, and those of 16 bits are what they were.
+/// Products of f32 are rounded to 11 bits where that is allowed, and those of 16 bits are as they were.
 #[test]
 fn cuda_tf32_where_it_is_allowed() {
     let Some(exec) = gpu() else { return };

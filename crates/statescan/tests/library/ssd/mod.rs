@@ -132,7 +132,7 @@ impl Inputs {
         }
     }
 
-    /// The same on an executor's device.
+    /// Copies of the inputs on an executor's device.
     fn on(&self, exec: &Exec) -> Self {
         let on = |tensor| on(exec, tensor);
         let [x, dt, a, b, c, d, z] = [&self.x, &self.dt, &self.a, &self.b, &self.c, &self.d, &self.z].map(on);
@@ -163,7 +163,7 @@ impl Inputs {
     }
 }
 
-/// What a forward pass gives, poisoned beforehand.
+/// The results of a forward pass, poisoned beforehand.
 struct Results {
     y: Tensor,
     last: Tensor,
@@ -175,7 +175,7 @@ fn run_forward(case: &Case, inputs: &Inputs, exec: &Exec, with_workspace: bool) 
     run_forward_by(case, inputs, exec, with_workspace, |args, out| ssd::forward(exec, args, out))
 }
 
-/// The same by a pass of one's own.
+/// The results of a forward pass of one's own.
 fn run_forward_by(
     case: &Case,
     inputs: &Inputs,
@@ -210,7 +210,7 @@ fn run_backward(case: &Case, inputs: &Inputs, exec: &Exec, saved: Option<&Tensor
     })
 }
 
-/// The same by a pass that takes arguments, saved states, cotangents and targets.
+/// The gradients by a pass that takes arguments, saved states, cotangents and targets.
 fn run_backward_by(
     case: &Case,
     inputs: &Inputs,
@@ -293,7 +293,7 @@ fn check(case: &Case, execs: &[Exec]) {
     check_inputs(case, &Inputs::new(case), execs);
 }
 
-/// What the oracle says of a case.
+/// The results and gradients of a case by the oracle.
 struct Expected<'c> {
     case: &'c Case,
     forward: reference::Forward,
@@ -338,7 +338,7 @@ impl<'c> Expected<'c> {
     }
 }
 
-/// The same with inputs of one's own.
+/// Checks a case with inputs of one's own.
 fn check_inputs(case: &Case, inputs: &Inputs, execs: &[Exec]) {
     let expected = Expected::new(case, inputs);
     for exec in execs {

@@ -56,7 +56,7 @@ fn check_backward(expected: &Expected<'_>, inputs: &Inputs, exec: &Exec, len: us
         call.backward_ends(ends.view_mut(), cotangents, entering.view_mut()).unwrap();
         let got = vec![("initial_state", home(&entering))];
         expected.compare_gradients(exec, &got);
-        // what the slice behind hands over comes between the phases
+        // gradients from the slice behind come between the phases
         let alone = Cotangents::default().y(cotangents.y.unwrap());
         call.backward_ends(ends.view_mut(), &alone, entering.view_mut()).unwrap();
         call.backward_rest(ends.view(), saved, cotangents, grads).unwrap();

@@ -1,4 +1,4 @@
-//! What other people's implementations computed.
+//! Results agree with those that other people's implementations computed.
 
 use super::*;
 use crate::common::vectors::Case as Vectors;

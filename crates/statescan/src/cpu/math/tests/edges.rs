@@ -156,7 +156,7 @@ fn complex_ends<T: Real>() {
                 assert!(right, "{}: {got:?}", label(*re, *im));
             }
         }
-        // where |z|^2 leaves the range, and a real number beside
+        // |z|^2 leaves the range; beside it is a real number
         let got = complex::<_, T>(level, ComplexPhi, &[-big, -0.3 * big, 100.0], &[big, 0.0, 0.0]);
         assert!((got[0][2] * big - 0.5).abs() < 1e-6 && (got[0][3] * big - 0.5).abs() < 1e-6, "{}: {got:?}", label(-big, big));
         assert!((got[1][2] * big * 0.3 - 1.0).abs() < 1e-6, "{}: {got:?}", label(-0.3 * big, 0.0));

@@ -90,7 +90,7 @@ pub(in crate::ops::gated_delta_rule) fn backward(
 }
 
 impl Backward<'_, '_> {
-    /// Those of the three kernels.
+    /// The launches of the three kernels.
     fn launches(&self) -> Result<[Launch; 3]> {
         let (p, plan) = (self.call.problem, &self.plan);
         let chunks = p.batch.checked_mul(plan.chunks_per_row(&self.call));

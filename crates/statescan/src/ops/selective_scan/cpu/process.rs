@@ -108,7 +108,7 @@ impl<T: Real, S: Isa> Process<'_, '_, T, S> {
             let x = tiles.x.load(simd, at);
             let u = if options.discretization == Discretization::Dirac { x } else { x * dt[i] };
             tiles.u.store(at, u);
-            // what is not there is not multiplied: 0 times infinity is NaN
+            // a skip that is missing is not multiplied: 0 times infinity is NaN
             tiles.y.store(at, if problem.d.is_some() { x * *skip } else { V::constant(simd, 0.0) });
             longest = longest.max(tiles.dt_a.load(simd, at).abs());
         }

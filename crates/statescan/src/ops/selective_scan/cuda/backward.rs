@@ -85,7 +85,7 @@ impl Layout {
             Projection::Varying(_) => p.batch * plan.blocks_per_row * p.dstate * p.parts() * p.seqlen,
             Projection::Constant(_) => parameters,
         };
-        // those of a pass in two phases are not in the workspace
+        // the ends of a pass in two phases are not in the workspace
         let ends = part(plan.cut.filter(|cut| !cut.two_phase).map_or(0, |cut| call.ends_len(&cut)));
         let (b, c, a) = (part(map(&p.b)), part(map(&p.c)), part(parameters));
         let (skip, bias) = (part(lines * p.dim), part(lines * p.dim));

@@ -44,7 +44,7 @@ impl Shape {
     /// Each converts four steps of a channel so many times, and as many times as every other helper: a round in which only some have work
     /// costs more than fewer helpers. Many states take more of them, whose B and C take registers.
     fn helpers(&self, [channels, lanes, steps]: [usize; 3], light: bool) -> usize {
-        // where registers have room for as many as there are quads, a tile waits for one round
+        // a tile waits for one round where registers have room for as many helpers as there are quads
         let at_once = light && channels * lanes + channels * steps / 4 <= MOST_THREADS;
         let rounds = if at_once {
             1

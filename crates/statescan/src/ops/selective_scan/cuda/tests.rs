@@ -197,7 +197,7 @@ fn plans_leave_room_for_what_kernels_declare() {
     let plan = Plan::new(&call.call.shape(), None, numbers, |geometry| call.memory(geometry)).unwrap();
     let memory = call.memory(plan.geometry);
     assert!(plan.geometry.channels > 128 && memory.whole_len() <= numbers.shared_per_block, "{plan:?} {memory:?}");
-    // what kernels declare is the two vectors that `forward.cu` has
+    // kernels declare the two vectors that `forward.cu` has
     assert_eq!(memory.whole_len() - memory.len(), (2 * 4 * plan.geometry.channels).next_multiple_of(128));
 }
 

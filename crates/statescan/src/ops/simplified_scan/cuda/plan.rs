@@ -81,7 +81,7 @@ impl Plan {
     pub fn new(shape: Shape, numbers: Numbers) -> Plan {
         let Shape { batch, dstate, seqlen, pooled, .. } = shape;
         let (tiles, rows) = (tiles(seqlen), batch.saturating_mul(dstate));
-        // of a pool, a segment would write a slot while another one reads it
+        // a segment would write a slot of a pool while another one reads it
         let wanted = if pooled { 1 } else { (ENOUGH_WARPS * numbers.multiprocessors).checked_div(rows).unwrap_or(1) };
         let segment_tiles = tiles.div_ceil(wanted.min(tiles / SEGMENT).max(1)).max(1);
         let units = batch * seqlen.div_ceil(DEPTH);

@@ -62,7 +62,7 @@ pub(in crate::ops::gated_delta_rule) struct Places<'v> {
     /// The states of the rows, which only the device can read.
     pub indices: Option<View<'v>>,
     pub slots: Option<&'v Slots<'v>>,
-    /// Of sequences of tokens that have no slots.
+    /// The bounds of sequences of tokens that have no slots.
     pub bounds: Option<View<'v>>,
 }
 

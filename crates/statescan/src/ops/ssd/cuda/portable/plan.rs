@@ -129,7 +129,7 @@ impl Tiles {
                 |kind| tiles.registers(kind) <= registers && tiles.memory_of(kind, 1).whole_len() <= numbers.shared_per_block;
             kinds.iter().all(|&kind| small(kind))
         };
-        // where nothing fits, some registers may lie in memory
+        // some registers may lie in memory where nothing fits
         let all: Vec<_> = all.collect();
         [255, 304].into_iter().find_map(|registers| all.iter().copied().find(|tiles| fits(tiles, registers)))
     }
