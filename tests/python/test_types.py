@@ -13,7 +13,7 @@ each_function = pytest.mark.parametrize("name", BY_NAME)
 OPTIONAL = _types.Array | None
 # an initial state may be a pool
 STATE = _pool.State | None
-# functions have these beside the table: whether they return a second result, ranks, whether they go by steps, and room for results
+# functions have these beside the table: whether they return a second result or go by steps, ranks, room for results
 BESIDE = {
     "return_last_state": bool,
     "return_final_states": bool,
