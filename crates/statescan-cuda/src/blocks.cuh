@@ -7,7 +7,7 @@
 // them; both factors of a product have the same order.
 #pragma once
 
-// What products are made of: bf16; f16; f32 rounded to tf32, which bf16 and f16 are exactly; f32 as two terms of tf32, for its own accuracy
+// Products are made of these types: bf16; f16; f32 rounded to tf32, which bf16 and f16 are exactly; f32 as two terms of tf32, for its own accuracy
 enum class Math { Bf16, F16, Tf32, Exact };
 
 template <Math MATH> struct Blocks;

@@ -1,4 +1,4 @@
-// What a device can do at most. Each thread repeats one instruction on values of its own, enough of them to hide latency.
+// This kernel measures the largest rates of a device. Each thread repeats one instruction on values of its own, enough of them to hide latency.
 
 constexpr int CHAINS = 16;
 

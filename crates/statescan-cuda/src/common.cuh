@@ -1,4 +1,4 @@
-// What every kernel is built from: storage types, elementary functions, tiles of shared memory.
+// Every kernel is built from this: storage types, elementary functions, tiles of shared memory.
 //
 // A program is types.cuh, the declarations of its parameters (see params.rs), this text, the lines of a configuration (types and constants,
 // see config.rs), then a kernel. No header of the CUDA toolkit is included, because NVRTC is often installed without them.
@@ -6,7 +6,7 @@
 
 #define DEVICE __device__ __forceinline__
 
-// What a header needs of the configuration: `static_assert(given<int>(STEPS) && given_types<X>())` fails with the name of a constant that is missing,
+// A header says what it needs of the configuration: `static_assert(given<int>(STEPS) && given_types<X>())` fails with the name of a constant that is missing,
 // or of another type.
 template <typename A, typename B> struct Same { static constexpr bool value = false; };
 template <typename A> struct Same<A, A> { static constexpr bool value = true; };
@@ -127,7 +127,7 @@ template <int BARRIER, int COUNT> DEVICE void meet() { asm volatile("barrier.syn
 // How steps belong to sequences: each row is one; bounds of packed ones; the sequence of each step.
 enum class Sequences { Whole, Bounds, Index };
 
-// What a launch does with rows: scans them whole, or in segments of time. Then the first launch leaves the state after each segment but the
+// A launch scans rows whole, or in segments of time. Then the first launch leaves the state after each segment but the
 // last, from a state of zero except for the first one, and the second starts each but the first from the states that follow from these.
 enum class Pass { Whole, Ends, Rest };
 

@@ -1,4 +1,4 @@
-// What Hopper has beyond mma.cuh (sm_90a): barriers that count bytes, tiles copied by the tensor memory accelerator, products of a warpgroup,
+// Hopper (sm_90a) has this beyond mma.cuh: barriers that count bytes, tiles copied by the tensor memory accelerator, products of a warpgroup,
 // clusters of blocks.
 #pragma once
 
@@ -126,13 +126,13 @@ template <bool TRANSPOSED> DEVICE void store_matrices(void* line, const u32 (&v)
                  ::"r"(shared_address(line)), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-// Where a thread's part of a fragment of 16 lines x 16 columns lies in a tile, in bytes; the k-th fragment along the lines is at `^ 32 k`.
+// The place in a tile of a thread's part of a fragment of 16 lines x 16 columns, in bytes; the k-th fragment along the lines is at `^ 32 k`.
 // Lines are those of the thread's warp.
 DEVICE int lines_at() {
   const int lane = threadIdx.x % 32;
   return (threadIdx.x % 128 / 32 * 16 + lane % 16) * 128 + ((lane / 16) ^ lane % 8) * 16;
 }
-// The same of a transposed fragment, and the k-th one down the lines is at `+ 2048 k`: columns are those of the thread's warp.
+// The place of a transposed fragment; the k-th one down the lines is at `+ 2048 k`: columns are those of the thread's warp.
 DEVICE int columns_at() {
   const int lane = threadIdx.x % 32, line = lane / 16 * 8 + lane % 8, unit = threadIdx.x % 128 / 32 * 2 + lane / 8 % 2;
   return line * 128 + (unit ^ lane % 8) * 16;
@@ -149,7 +149,7 @@ template <int COUNT> DEVICE void registers_up() { asm volatile("setmaxnreg.inc.s
 
 // ---- products of a warpgroup: d += a b, 64 x N x 16 of bf16
 
-// Where an operand lies: lines of 128 bytes, swizzled by 128. From 8 lines to the next 8 there are 1024 bytes; `apart` are the bytes from 64
+// An operand lies in lines of 128 bytes, swizzled by 128. From 8 lines to the next 8 there are 1024 bytes; `apart` are the bytes from 64
 // columns to the next 64 of an operand whose lines are rows of 16 or more (TRANSPOSED), and anything else otherwise.
 DEVICE u64 operand(const void* tile, u32 apart = 16) {
   const u64 start = (shared_address(tile) & 0x3ffff) >> 4;
@@ -178,7 +178,7 @@ template <int COUNT> DEVICE void keep(const FragmentA (&factors)[COUNT], f32 sum
   asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; @p nanosleep.u32 0; }" ::"r"(bits) : "memory");
 }
 
-// The same without its chain of instructions: stores that never happen use the factors, at a place in shared memory.
+// This keeps factors without a chain of instructions: stores that never happen use the factors, at a place in shared memory.
 template <int COUNT> DEVICE void hold(const FragmentA (&factors)[COUNT], bool never, const void* shared) {
 #pragma unroll
   for (int i = 0; i < COUNT; i++)

@@ -29,7 +29,7 @@ MULTIPLY(f16, "m16n8k16.row.col.f32.f16.f16.f32")
 MULTIPLY(tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
 #undef MULTIPLY
 
-// Of numbers that are sums of TERMS terms, each smaller than the one before: the products that matter, the small ones first.
+// The products that matter of numbers that are sums of TERMS terms, each smaller than the one before; the small ones come first.
 template <typename E, int TERMS> DEVICE void multiply(FragmentC& c, const FragmentA (&a)[TERMS], const FragmentB (&b)[TERMS]) {
 #pragma unroll
   for (int order = TERMS - 1; order >= 0; order--)

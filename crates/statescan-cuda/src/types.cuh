@@ -13,5 +13,5 @@ struct f16 { u16 bits; };
 struct alignas(8) complex64 { f32 re, im; };
 struct alignas(16) complex128 { f64 re, im; };
 
-// Where a member lies in a class, as a constant: NVRTC has no `offsetof` of its own.
+// The offset of a member in a class, as a constant: NVRTC has no `offsetof` of its own.
 #define OFFSET_OF(CLASS, MEMBER) __INTADDR__(&(((CLASS*)0)->MEMBER))

@@ -1,4 +1,4 @@
-// What kernels of language models share: how those of one decoded token follow one another, sums over threads, and a step of the convolution in
+// Kernels of language models share this: how those of one decoded token follow one another, sums over threads, and a step of the convolution in
 // front of a scan.
 #pragma once
 
@@ -16,7 +16,7 @@ DEVICE void wait_for_earlier() {
 #endif
 }
 
-// What is done to the row of a product before.
+// The operation on the row of a product before it.
 enum class Before { Nothing, Norm, Conv };
 
 // The sum of each LANES neighbouring threads, in all of them.

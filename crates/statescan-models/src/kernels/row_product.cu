@@ -55,7 +55,7 @@ DEVICE void multiply(f32 (&sums)[OUTPUTS], const Weights& weights, const f32* x,
 // 1 / the root of the mean square of so many numbers
 DEVICE f32 norm_factor(f32 squares, f32 count, f32 eps) { return rsqrtf(squares / count + eps); }
 
-// What of f is known before x is there, for AT_ONCE inputs of a thread: the norm's weights, or the past of the convolution.
+// The part of f that is known before x is there, for AT_ONCE inputs of a thread: the norm's weights, or the past of the convolution.
 struct Prepared {
   f32 norm[BEFORE == Before::Norm ? AT_ONCE : 1];
   Convolution<WIDTH> conv[BEFORE == Before::Conv ? AT_ONCE : 1];

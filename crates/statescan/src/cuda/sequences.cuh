@@ -33,7 +33,7 @@ DEVICE bool begins(const Inputs& p, i64 batch, i64 t) {
 // Whether a sequence ends before step t.
 DEVICE bool ends(const Inputs& p, i64 batch, i64 t) { return t >= p.seqlen || begins(p, batch, t); }
 
-// Where the state of a sequence lies, or nowhere.
+// The place of the state of a sequence, or nowhere.
 struct StateRow { i64 row, sequence; };
 DEVICE StateRow state_row(const Inputs& p, i64 batch, i64 step_of_sequence) {
   if constexpr (SEQUENCES == Sequences::Bounds) {
@@ -43,7 +43,7 @@ DEVICE StateRow state_row(const Inputs& p, i64 batch, i64 step_of_sequence) {
   if constexpr (NUMBERED) return {batch, index_at(p, batch, step_of_sequence)};
   return {batch, 0};
 }
-// Where a pool has the state before a row or sequence, and where that after it goes.
+// The places in a pool of the state before a row or sequence, and of the one after it.
 DEVICE StateRow source_of(const Inputs& p, StateRow at) {
   if constexpr (!POOLED) return at;
   const i64 slot = row_read(p.slots, at.row);

@@ -10,7 +10,7 @@ template <typename E> DEVICE i64 slot_at(const Slots& s, const void* slots, i64 
   const i64 slot = i64(static_cast<const E*>(slots)[place]);
   return slot < s.count ? max(slot, i64(-1)) : -1;
 }
-// Where the state before a row lies, and where that after it goes; negative for nowhere.
+// The places of the state before a row, and of the one after it; negative for nowhere.
 DEVICE i64 row_read(const Slots& s, i64 row) {
   if constexpr (IN_PIECES) return row < 0 ? -1 : slot_at<READ_SLOT>(s, s.read, row / s.pieces, row / s.pieces * s.read_step);
   if constexpr (POOLED) return slot_at<READ_SLOT>(s, s.read, row, row * s.read_step);

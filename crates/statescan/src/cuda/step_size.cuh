@@ -1,4 +1,4 @@
-// What stands around a scan for each step and channel: the step size, softplus(dt + bias) within its limits, the gate silu(z) of the output,
+// Around a scan stand, for each step and channel, the step size, softplus(dt + bias) within its limits, the gate silu(z) of the output,
 // and their derivatives.
 #pragma once
 

@@ -25,7 +25,7 @@ DEVICE Tokens tokens_of(const StepSlots& s, i64 sequence) {
   return {sequence * each, sequence * each + each};
 }
 
-// Where the state before a sequence lies, and where that after a token of it goes; negative for nowhere. The token before the first one of a sequence that
+// The places of the state before a sequence, and of the one after a token of it; negative for nowhere. The token before the first one of a sequence that
 // has none is its last.
 DEVICE i64 slot_read(const StepSlots& s, i64 sequence) { return slot_at<READ_SLOT>(s, s.read, sequence * s.read_step); }
 DEVICE i64 slot_written(const StepSlots& s, i64 sequence, const Tokens& tokens, i64 token) {

@@ -4,7 +4,7 @@
 
 constexpr int WARPS = THREADS / 32, OWN = (HEADDIM + 31) / 32;
 
-// What a warp knows so far: the highest score, the sum of powers of two by how far scores are below it, and the same sum of values.
+// A warp keeps the highest score so far, the sum of powers of two by how far scores are below it, and the same sum of values.
 struct Seen {
   f32 highest, sum, values[OWN];
 

@@ -1,7 +1,7 @@
 // A step of AdamW (Loshchilov and Hutter, 2019, algorithm 2) for the numbers of all weights, and what the model computes with in their places: the number
 // itself in another type, one more, or a decay of which it is the logarithm. Without a step only the latter. A block has a part of one weight.
 
-// What the form of an entry says, as adamw.rs puts it there: the type of what the model computes with, and what is so.
+// The form of an entry, as adamw.rs puts it there: the type that the model computes with, and flags.
 enum Bits : i64 { TYPE = 3, NO_TYPE = 0, OF_BF16 = 2, OF_F16 = 3, DECAYING = 4, ALIGNED = 8, SHRINKING = 16, ONE_PLUS = 32 };
 
 // Four numbers, or as many as are left.

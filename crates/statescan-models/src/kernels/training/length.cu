@@ -1,4 +1,4 @@
-// What numbers are multiplied by so that they are no longer than they may be, from their sums of squares: one block.
+// The factor that makes numbers no longer than they may be, from their sums of squares: one block.
 
 extern "C" __global__ void __launch_bounds__(THREADS) clip_factor(const __grid_constant__ Length p) {
   __shared__ f64 of_warps[THREADS / 32];

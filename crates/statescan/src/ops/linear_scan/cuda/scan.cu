@@ -41,7 +41,7 @@ struct Step {
   DEVICE Step after(const Step& first) const { return {mul(decay, first.decay), apply(first.input)}; }
 };
 
-// Where a row lies along the axes that rows have.
+// The place of a row along the axes that rows have.
 struct Row {
   u32 index[4];
 
@@ -138,7 +138,7 @@ template <typename E, int VECTOR> DEVICE void store(const Field (&values)[ITEMS]
   }
 }
 
-// What a thread needs of a tile.
+// The numbers that a thread needs of a tile.
 struct Items {
   Field a[ITEMS], b[ITEMS];
 };
@@ -246,13 +246,13 @@ DEVICE Field initial_state(const Params& p, const Row& row) {
   }
   return state;
 }
-// Where it is kept.
+// The place that it is kept at.
 DEVICE End kept_state(const Params& p, i64 row_number) {
   const i64 tiles = (p.seqlen + TILE - 1) / TILE;
   return end_of(p, (tiles + p.segment_tiles - 1) / p.segment_tiles - 1, row_number);
 }
 
-// What a segment starts from.
+// The state that a segment starts from.
 DEVICE Carried entering(const Params& p, const Row& row, i64 row_number, i64 segment) {
   Carried carried;
   if constexpr (POOLED && PASS == Pass::Rest) carried.state = kept_state(p, row_number).read(0);

@@ -2,7 +2,7 @@
 // the mathematics and rows.cuh for who has what.
 #include "rows.cuh"
 
-// What is read of a row for a run.
+// The numbers of a row that are read for a run.
 struct Stored {
   Neighbours<X, VECTOR> x;
   Neighbours<RESIDUAL, VECTOR> residual;
@@ -56,7 +56,7 @@ struct Values {
   DEVICE f32 by_out(int j) const { return HAS_Z && GATE_LAST ? by.v[j] * gate.v[j] : by.v[j]; }
 };
 
-// What a row's sums say.
+// The factors that follow from a row's sums.
 struct Factors {
   f32 factor, along, level;
 };

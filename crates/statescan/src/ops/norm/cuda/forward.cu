@@ -1,7 +1,7 @@
 // A norm, forwards: y, and the sum of x and the residual. See mod.rs for the mathematics and rows.cuh for who has what.
 #include "rows.cuh"
 
-// What is read of a row for a run.
+// The numbers of a row that are read for a run.
 struct Stored {
   Neighbours<X, VECTOR> x;
   Neighbours<RESIDUAL, VECTOR> residual;
@@ -34,7 +34,7 @@ struct Stored {
   }
 };
 
-// What is normed, less the mean.
+// The numbers that are normed, less the mean.
 DEVICE Run centered(const Team& team, const Stored& stored, int item, f32 mean) {
   Run to = stored.sum(team, item);
   if constexpr (HAS_Z && !GATE_LAST) {

@@ -1,4 +1,4 @@
-// What both passes of a norm share: how a group of channels divides among the lanes that norm it, and sums over those lanes.
+// Both passes of a norm share this: how a group of channels divides among the lanes that norm it, and sums over those lanes.
 //
 // A group of a row has LANES threads. Each has ITEMS runs of VECTOR neighbouring channels, the runs LANES * VECTOR apart. Where it HOLDS
 // them, they stay in registers as they are stored; wider groups are read again for each step of a row, from a cache. A block has ROWS such
