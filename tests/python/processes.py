@@ -3,10 +3,13 @@
 To import PyTorch takes seconds each time.
 """
 
+import contextlib
+import io
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import sys
+import traceback
 
 
 def server():
@@ -21,3 +24,28 @@ def server():
         del os.environ["PYTHONPATH"]
         os.environ.update({} if before is None else {"PYTHONPATH": before})
     return found
+
+
+def executed(code, answer):
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(code, {"__name__": "__main__"})
+    except BaseException:
+        answer.send((None, traceback.format_exc()))
+    else:
+        answer.send((printed.getvalue(), None))
+
+
+def output(code):
+    """What a program prints in a process of its own."""
+    here, there = (processes := server()).Pipe()
+    process = processes.Process(target=executed, args=(code, there))
+    process.start()
+    there.close()
+    try:
+        printed, error = here.recv()
+    finally:
+        process.join()
+    assert error is None, error
+    return printed

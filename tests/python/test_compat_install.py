@@ -3,17 +3,17 @@
 import ast
 import dataclasses
 import inspect
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
 import torch
 
 import origins
+import test_import
+from processes import output
 from statescan.compat import _names, _transformers
 
-# of origins whose source is not at hand: forks of mamba_ssm, and AWS's package
+# signatures of origins whose source is not at hand: forks of mamba_ssm, and AWS's package
 OTHERS = """
     mamba_inner_fn_no_out_proj(xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, A, B=None, C=None, D=None,
         delta_bias=None, B_proj_bias=None, C_proj_bias=None, delta_softplus=True)
@@ -88,10 +88,7 @@ def test_models_of_transformers_are_given_the_same_signatures():
 
 
 def run(code, path=None):
-    code = f"import sys; sys.path.insert(0, {str(path)!r})\n{code}" if path else code
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return output(f"import sys; sys.path.insert(0, {str(path)!r})\n{code}" if path else code).split()
 
 
 INSTALL = "import statescan.compat; statescan.compat.install()\n"
@@ -190,7 +187,7 @@ statescan.compat.install()
 print(*(importlib.util.find_spec(name) is not None for name in ("mamba_ssm", "causal_conv1d", "lrnnx", "nkilib", "mamba")))
 print("torch" in sys.modules, sum(type(finder).__module__ == "statescan.compat._standins" for finder in sys.meta_path))
 """
-    assert run("import sys\n" + INSTALL + code) == ["True", "True", "True", "True", "False", "False", "1"]
+    assert test_import.run("import sys\n" + INSTALL + code).split() == ["True", "True", "True", "True", "False", "False", "1"]
 
 
 def test_nothing_without_install():
@@ -237,7 +234,7 @@ second.undo()
 print(is_there())
 """
     assert run("import sys, statescan.compat\n" + code) == ["True", "True", "False"]
-    # what a call without a context wants, it wants for ever
+    # a call without a context installs for ever
     assert run("import sys\n" + INSTALL + code) == ["True", "True", "True"]
 
 
@@ -309,4 +306,4 @@ for line in ("import statescan.nn", "from mamba_ssm import Mamba", "from causal_
     except ImportError as error:
         print(error.name, str(error).endswith("needs PyTorch: pip install 'statescan[torch]'"))
 """
-    assert run(code) == ["torch", "True"] * 3
+    assert test_import.run(code).split() == ["torch", "True"] * 3

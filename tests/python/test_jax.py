@@ -138,7 +138,7 @@ MAPPED = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MAPPED)
 @pytest.mark.parametrize("mapped", ["activations", "first", "everything"])
 def test_vmap(name, mapped):
