@@ -57,9 +57,9 @@ DEVICE void add_channels(const Work& w, const Channels& at) {
     for (int y = 0; y < SPAN; y++) {
       if (!w.together(x, y)) continue;
       const f32 decay = exp_fast(y < x ? own - at.c[y * LINE + n] : at.c[y * LINE + n] - own), key = decay * w.key(y, n);
-      if (y <= x) q = __fmaf_rn(at.a[x * (SPAN + 1) + y], key, q);
+      if (y < x) q = __fmaf_rn(at.a[x * (SPAN + 1) + y], key, q);
       if (y < x) r = __fmaf_rn(at.m[x * (SPAN + 1) + y], key, r);
-      if (y >= x) written = __fmaf_rn(at.a[y * (SPAN + 1) + x], decay * w.query(y, n), written);
+      if (y > x) written = __fmaf_rn(at.a[y * (SPAN + 1) + x], decay * w.query(y, n), written);
       if (y > x) written = __fmaf_rn(w.token(BETA_ROW, y) * at.m[y * (SPAN + 1) + x], key, written);
     }
     at.q[x * LINE + n] += q, at.r[x * LINE + n] += r, at.w[x * LINE + n] += written;
@@ -108,10 +108,12 @@ DEVICE void finish_channels(const Params& p, const Work& w, Parts& parts, Pairs&
     if (!w.has_block(b)) continue;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      const int step = w.rows + row_of(i), place = step * LINE + w.block(b) * 16 + column_of(i);
+      const int step = w.rows + row_of(i), n = w.block(b) * 16 + column_of(i), place = step * LINE + n;
       number_of(parts.r[b], i) = at.r[place];
-      number_of(totals.q[b], i) += at.q[place];
-      number_of(totals.k[b], i) += __fmaf_rn(w.token(BETA_ROW, step), at.r[place], at.w[place]);
+      // a step with itself, of which gradients by gates are sums without: no decay has part in it, and strong ones leave less than its rounding
+      const f32 own = at.a[step * (SPAN + 1) + step];
+      number_of(totals.q[b], i) += __fmaf_rn(own, w.key(step, n), at.q[place]);
+      number_of(totals.k[b], i) += __fmaf_rn(own, w.query(step, n), __fmaf_rn(w.token(BETA_ROW, step), at.r[place], at.w[place]));
       number_of(parts.q[b], i) = number_of(parts.w[b], i) = 0.f;
     }
   }

@@ -22,14 +22,13 @@ DEVICE float2 sums_of_rows(const Work& w, Square (&s)[OWN_BLOCKS], const char* u
       sum = __fmaf_rn(number_of(s[b], i), unit.x, __fmaf_rn(number_of(s[b], i + 1), unit.y, sum));
     }
   }
-#pragma unroll
-  for (int apart = 1; apart < 4; apart *= 2) low += __shfl_xor_sync(0xffffffffu, low, apart), high += __shfl_xor_sync(0xffffffffu, high, apart);
-  return make_float2(low, high);
+  return added_up(make_float2(low, high));
 }
 DEVICE void put_sums(const Work& w, int of, float2 sums) {
   if (threadIdx.x % 4 != 0) return;
   w.row_sums(of, w.rows + row_of(0))[w.part] = sums.x, w.row_sums(of, w.rows + row_of(2))[w.part] = sums.y;
 }
+DEVICE float2 sum_of(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 DEVICE float2 difference(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
 
 // The logarithm of a decay with its derivatives, and that of beta.
@@ -114,8 +113,9 @@ template <typename OfPairs> DEVICE void finish_head(const Params& p, const Work&
   const float2 q = sums_of_rows(w, parts.q, w.tile(Q_AT)), r = sums_of_rows(w, parts.r, w.tile(0)), k = sums_of_rows(w, parts.w, w.tile(0));
   put_sums(w, QUERY_DQ, difference(q, sums_before(w, UNIT_Q, is_first))), put_sums(w, KEY_R, r), put_sums(w, KEY_WRITTEN, difference(k, sums_before(w, UNIT_K, is_first)));
   const f32 low = w.token(BETA_ROW, w.rows + row_of(0)), high = w.token(BETA_ROW, w.rows + row_of(2));
+  const float2 own = add_own_pairs(w, parts);
   __syncwarp();
-  put_sums(w, UNIT_Q, q), put_sums(w, UNIT_K, make_float2(__fmaf_rn(low, r.x, k.x), __fmaf_rn(high, r.y, k.y)));
+  put_sums(w, UNIT_Q, sum_of(q, own)), put_sums(w, UNIT_K, sum_of(make_float2(__fmaf_rn(low, r.x, k.x), __fmaf_rn(high, r.y, k.y)), own));
 #pragma unroll
   for (int b = 0; b < OWN_BLOCKS; b++)
 #pragma unroll

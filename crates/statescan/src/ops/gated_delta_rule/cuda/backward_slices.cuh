@@ -183,8 +183,8 @@ DEVICE void multiply_slice(const Work& w, Parts& parts, Pairs& pairs, const char
   }
 }
 
-// All slices of a head of values, each fetched while the one before is at work; the products of the state with its gradient are left in `ends`, or in
-// the row sum STATES. `fetched` is the first slice, and becomes that of the next head.
+// All slices of a head of values, each fetched while the one before is at work; the products of the state with its gradient are left in `ends`, or one for
+// each warp. `fetched` is the first slice, and becomes that of the next head.
 DEVICE void take_slices(const Params& p, const Work& w, int own, Slice& fetched, Parts& parts, Pairs& pairs) {
   f32 product = 0.f;
 #pragma unroll 1
@@ -217,6 +217,7 @@ DEVICE void take_slices(const Params& p, const Work& w, int own, Slice& fetched,
   __syncthreads();
 }
 
+// Products of steps with their decays; those of steps with themselves stand apart, see `add_own_pairs`.
 DEVICE void store_pairs(const Work& w, Pairs& pairs) {
 #pragma unroll
   for (int b = 0; b < OWN_PAIRS; b++) {
@@ -225,10 +226,11 @@ DEVICE void store_pairs(const Work& w, Pairs& pairs) {
 #pragma unroll
     for (int number = 0; number < 8; number++) {
       const int i = w.rows + row_of(number), j = columns + column_of(number);
-      const bool counts = i >= j && w.together(i, j);
+      if (i == j) *w.row_sums(OWN_PAIR, i) = number_of(pairs.a[b], number);
+      const bool counts = i > j && w.together(i, j);
       const f32 decay = counts ? exp_fast(w.token(SUM, i) - w.token(SUM, j)) : 0.f;
       assign(*number_at(w.tile(PAIRS_AT), PAIR_PITCH, i, j), decay * number_of(pairs.a[b], number));
-      assign(*number_at(w.tile(PAIRS_AT) + SPAN * PAIR_PITCH, PAIR_PITCH, i, j), i > j ? -decay * number_of(pairs.m[b], number) : 0.f);
+      assign(*number_at(w.tile(PAIRS_AT) + SPAN * PAIR_PITCH, PAIR_PITCH, i, j), -decay * number_of(pairs.m[b], number));
     }
   }
 }
@@ -271,3 +273,25 @@ DEVICE void multiply_pairs(const Work& w, Parts& parts) {
 }
 
 DEVICE const char* unit_at(const char* units, int row, int n) { return reinterpret_cast<const char*>(number_at(units, KEY_PITCH, row, n)); }
+
+// The products of steps with themselves, and what this warp has of them in the sums of rows over channels. No decay has part in them: gradients by gates are
+// sums without them, whose rounding would be more than what strong decays leave.
+DEVICE float2 add_own_pairs(const Work& w, Parts& parts) {
+  const float2 pair = make_float2(*w.row_sums(OWN_PAIR, w.rows + row_of(0)), *w.row_sums(OWN_PAIR, w.rows + row_of(2)));
+  float2 sums = make_float2(0.f, 0.f);
+#pragma unroll
+  for (int b = 0; b < OWN_BLOCKS; b++) {
+    if (!w.has_block(b)) continue;
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const int row = w.rows + row_of(i), n = w.block(b) * 16 + column_of(i);
+      const float2 key = pair_at<MATH>(unit_at(w.tile(0), row, n)), query = pair_at<MATH>(unit_at(w.tile(Q_AT), row, n));
+      const f32 own = i / 2 % 2 == 0 ? pair.x : pair.y;
+      f32& sum = i / 2 % 2 == 0 ? sums.x : sums.y;
+      number_of(parts.q[b], i) = __fmaf_rn(own, key.x, number_of(parts.q[b], i)), number_of(parts.q[b], i + 1) = __fmaf_rn(own, key.y, number_of(parts.q[b], i + 1));
+      number_of(parts.w[b], i) = __fmaf_rn(own, query.x, number_of(parts.w[b], i)), number_of(parts.w[b], i + 1) = __fmaf_rn(own, query.y, number_of(parts.w[b], i + 1));
+      sum = __fmaf_rn(own * key.x, query.x, __fmaf_rn(own * key.y, query.y, sum));
+    }
+  }
+  return added_up(sums);
+}

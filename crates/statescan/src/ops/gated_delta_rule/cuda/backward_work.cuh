@@ -46,12 +46,18 @@ struct Work {
   DEVICE bool together(int i, int j) const { return !HAS_RUNS || token(RUN, i) == token(RUN, j); }
 };
 // which sums over channels
-constexpr int QUERY_DQ = 0, KEY_R = 1, KEY_WRITTEN = 2, KEY_END = 3, STATES = 4, UNIT_Q = 5, UNIT_K = 6;
+constexpr int QUERY_DQ = 0, KEY_R = 1, KEY_WRITTEN = 2, KEY_END = 3, OWN_PAIR = 4, UNIT_Q = 5, UNIT_K = 6;
 
 // What a warp adds up: rows of steps by keys, and by steps. With one decay for all channels those of dq and dk are sums over heads.
 struct Totals { Square q[OWN_BLOCKS], k[OWN_BLOCKS]; };
 struct Parts { Square q[OWN_BLOCKS], r[OWN_BLOCKS], w[OWN_BLOCKS]; };
 
+// The sums of two rows, those of the threads that have numbers of them.
+DEVICE float2 added_up(float2 sums) {
+#pragma unroll
+  for (int apart = 1; apart < 4; apart *= 2) sums.x += __shfl_xor_sync(0xffffffffu, sums.x, apart), sums.y += __shfl_xor_sync(0xffffffffu, sums.y, apart);
+  return sums;
+}
 
 DEVICE f32 multiply_words(u32 a, u32 b, f32 sum) {
   if constexpr (PAIRED) {

@@ -21,7 +21,7 @@ static_assert(H_AT - P_AT == XTile::BYTES && G_AT - H_AT == StateTile::BYTES && 
 // The terms of the last sums, by step.
 struct Shared {
   Steps steps;
-  f32 columns[SPAN], diagonal[SPAN];   // sums of the columns of T, and its diagonal
+  f32 columns[SPAN], diagonal[SPAN];   // sums of the columns of T below its diagonal, and the diagonal, beside which strong decays leave little
   f32 rows[WARPS][SPAN];               // sums of the rows of T dt below the diagonal, a part for each warp
   f32 xq[SPAN], ph[SPAN];              // <x[j], q[j]>, <p[i], C[i] h>
   f32 hg[WARPS], skip[WARPS];          // parts of <h, g> and of the gradient by a skip that all columns share
@@ -191,7 +191,7 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
 #pragma unroll
     for (int i = 0; i < WARPS; i++) rows += s.rows[i][t];
     // shares of pairs of steps: the later one is this step or comes after it, the earlier one comes before it
-    from[k] = rows - s.steps.weight[t] * (s.columns[t] - s.diagonal[t]) + s.steps.before[t] * s.ph[t];
+    from[k] = rows - s.steps.weight[t] * s.columns[t] + s.steps.before[t] * s.ph[t];
     to[k] = s.steps.weight[t] * s.steps.after[t] * s.xq[t];
   }
   f32 all_from = 0.f, all_to = 0.f;
@@ -210,7 +210,7 @@ DEVICE void finish_steps(Terms& terms, const Shared& s, const Params& p, const W
     earlier += to[k];
     const StepSizes d = step_sizes(p, constants, w.batch, w.head, first + t);
     const f32 rate = to_f32(*at<A>(p.a, w.head));
-    f32 by_weight = s.columns[t] + s.steps.after[t] * s.xq[t];
+    f32 by_weight = s.columns[t] + s.diagonal[t] + s.steps.after[t] * s.xq[t];
     if constexpr (!HAS_DT_A) by_weight = __fmaf_rn(rate, by_decay, by_weight);
     const f32 ddt = by_weight * Dt::slope(to_f32(*at<DT>(p.dt, w.batch, first + t, w.head)), constants.bias, p.dt_low, p.dt_high);
     terms.a = __fmaf_rn(by_decay, d.decay, terms.a), terms.bias += ddt;
@@ -376,8 +376,7 @@ DEVICE void add_pairs(Sums& sums, FragmentC (&dx)[2 * PAIRS], const Products& pr
       const int r = k / 2 % 2, j = row + 8 * r, at = 16 * i + k / 4 * 8 + pair_of() + k % 2;
       if constexpr (HAS_STEPS) {
         const f32 t = at >= j ? m[k] * pairs[i][k / 4].v[k % 4] : 0.f;
-        sums.columns[r] += t;
-        if (at == j) sums.diagonal[r] += t;
+        if (at == j) sums.diagonal[r] += t; else sums.columns[r] += t;
         if (at > j) sums.rows[i][k / 4 * 2 + k % 2] = __fmaf_rn(t, weights[r], sums.rows[i][k / 4 * 2 + k % 2]);
       }
       m[k] *= down;
