@@ -8,8 +8,8 @@ use statescan::ops::call::carried;
 use statescan::ops::signature::{Argument, Choice, Complex, Role};
 use statescan::{DType, Tensor};
 use statescan_cases::call::Call;
-use statescan_cases::ops;
 use statescan_cases::sizes::Sizes;
+use statescan_cases::{ops, work};
 use std::collections::BTreeMap;
 
 /// How time divides into sequences, where it can.
@@ -96,22 +96,34 @@ impl<'r> Draw<'r> {
         self.fixed.layout.or(self.memory).unwrap_or(own)
     }
 
-    /// The call, which the operation may refuse: not all that is drawn fits together.
-    pub fn call(&mut self) -> Call {
-        let mut call = Call::new(self.op);
+    /// The call, which the operation may refuse: not all that is drawn fits together. Nothing where the oracle would take longer.
+    pub fn call(&mut self, longest: f64) -> Option<Call> {
+        let mut shapes = Vec::new();
         for argument in ops::arguments(self.op) {
             if self.is_there(argument)
-                && let Some(tensor) = self.argument(argument)
+                && let Some((letters, shape)) = self.shape(argument)
             {
-                call = call.with(argument.name, tensor);
+                shapes.push((argument, letters, shape));
             }
+        }
+        // most draws are too long, and most of the time would go into their numbers
+        let mut sizes = Sizes::default();
+        for (letter, size) in shapes.iter().flat_map(|(_, letters, shape)| letters.chars().zip(shape.iter().copied())) {
+            sizes = if sizes.has(letter) { sizes } else { sizes.with(letter, size) };
+        }
+        if work::oracle_cost(self.op, &sizes) > longest {
+            return None;
+        }
+        let mut call = Call::new(self.op);
+        for (argument, letters, shape) in shapes {
+            call = call.with(argument.name, self.argument(argument, letters, &shape));
         }
         for option in self.op.signature.options {
             if self.coin() {
                 call = call.set(option.name, self.option(&option.choice));
             }
         }
-        call
+        Some(call)
     }
 
     fn is_there(&mut self, argument: &Argument) -> bool {
@@ -123,14 +135,18 @@ impl<'r> Draw<'r> {
         }
     }
 
-    fn argument(&mut self, argument: &'static Argument) -> Option<Tensor> {
+    fn shape(&mut self, argument: &'static Argument) -> Option<(&'static str, Vec<usize>)> {
         let letters = self.letters(argument)?;
         let mut shape: Vec<usize> = letters.chars().map(|letter| self.size(letter)).collect();
         if argument.is_state() && self.packing == Packing::Bounds {
             shape[0] = self.size('S');
         }
+        Some((letters, shape))
+    }
+
+    fn argument(&mut self, argument: &'static Argument, letters: &str, shape: &[usize]) -> Tensor {
         if argument.role == Role::Index {
-            return Some(self.index(argument.name, &shape));
+            return self.index(argument.name, shape);
         }
         let (dtype, layout, decay) = (self.dtype_of(argument), self.memory(), self.decay);
         let name = (argument.name, self.op.signature.name);
@@ -141,11 +157,11 @@ impl<'r> Draw<'r> {
             let own = &shape[..shape.len() - alike];
             let mut strides: Vec<_> = (0..own.len()).map(|axis| own[axis + 1..].iter().product::<usize>() as isize).collect();
             strides.resize(shape.len(), 0);
-            let mut tensor = Tensor::strided(dtype, &shape, &strides, 0, own.iter().product()).unwrap();
+            let mut tensor = Tensor::strided(dtype, shape, &strides, 0, own.iter().product()).unwrap();
             tensor.fill_with(|| number(name, last, decay, self.rng));
-            return Some(tensor);
+            return tensor;
         }
-        Some(common::random(self.rng, dtype, &shape, layout, |rng| number(name, last, decay, rng)))
+        common::random(self.rng, dtype, shape, layout, |rng| number(name, last, decay, rng))
     }
 
     /// The layout of an argument: one of the call's form; of rows of any rank all have as many axes.

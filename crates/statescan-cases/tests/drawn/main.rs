@@ -26,7 +26,7 @@ use statescan_cases::call::Call;
 use statescan_cases::pass::{self, Planned};
 use statescan_cases::sizes::Sizes;
 use statescan_cases::tensors::{SAVED, Tensors, WORKSPACE};
-use statescan_cases::{Error, Result, check, files, ops, work};
+use statescan_cases::{Error, Result, check, files, ops};
 use std::sync::Arc;
 
 /// A call, what it is given besides, and poisoned room for what it is asked for.
@@ -64,17 +64,14 @@ impl Drawn {
     fn new(op: &'static Operation, fixed: &Fixed, seed: u64) -> Option<Self> {
         let rng = &mut Rng::new(seed);
         let mut draw = Draw::new(op, fixed, rng);
-        // of sizes that are chosen everything is asked for
+        // a call of chosen sizes is asked for everything
         let whole = fixed.sizes != Sizes::default();
         let some = |draw: &mut Draw<'_>, of: usize| whole || draw.rng.below(of) > 0;
-        let call = draw.call();
-        if work::oracle_cost(op, &call.sizes()) > if whole { 1e7 } else { 3e4 } {
-            return None;
-        }
+        let call = draw.call(if whole { 1e7 } else { 3e4 })?;
         let exact = pass::reference(&call).ok()?;
         let mut planned = pass::plan(&call, false).ok()?;
         let (all, mut cotangents) = (planned.clone(), Tensors::default());
-        // what is updated in place is always there
+        // a state that is updated in place is always there
         planned.retain(|_| some(&mut draw, 6) || op.signature.in_place.is_some());
         let results = room(&mut draw, planned);
         let saves = draw.coin();
@@ -141,7 +138,7 @@ impl Drawn {
         Ok([home, graded])
     }
 
-    /// What is wrong on some executors, in words: each of them alone, and CPUs with other numbers of threads.
+    /// The faults on some executors, in words: on each of them alone, and on CPUs with other numbers of threads.
     fn check(&self, execs: &[Exec], threads: &[usize]) -> Result<Vec<String>> {
         let graded = if self.gradients.is_empty() { Vec::new() } else { pass::reference_backward(&self.call, &self.cotangents)? };
         let mut wrong = Vec::new();

@@ -204,10 +204,12 @@ fn plans(plans: Plans) -> impl Iterator<Item = (&'static Operation, Fixed)> {
 
 fn agrees(part: usize) {
     let (cpu, gpu) = (levels(), gpu());
-    for (_, (op, fixed)) in plans(PLANS).enumerate().filter(|(at, _)| at % 4 == part) {
+    for (plan, (op, fixed)) in plans(PLANS).enumerate().filter(|(at, _)| at % 4 == part) {
+        // one other number of threads for each, since small calls that are drawn have all of them
+        let threads = [2, 3, 7][plan % 3];
         for (at, drawn) in drawn_as(op, fixed).take(number("STATESCAN_DRAWN", 80) as usize / 80).enumerate() {
             let execs = cpu.iter().chain(gpu.iter().filter(|_| at == 0)).cloned().collect::<Vec<_>>();
-            assert_agrees(&drawn, &execs, &[2, 3, 7]);
+            assert_agrees(&drawn, &execs, &[threads]);
         }
     }
 }
