@@ -2,7 +2,7 @@
 
 use super::{OP, Problem, Targets};
 use crate::cuda::{COMMON, Config, DISCRETIZATION, Kernel, Launch, Numbers, Program, Queue, STEP_SLOTS, Strided, params};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::on_cuda::{StepSlotTypes, StepSlots, single_only};
 use crate::ops::slots::Slots;
 use crate::tensor::{DType, View};
@@ -69,9 +69,12 @@ fn kernel<'k>(
     let rows = slots.map_or(p.batch, |slots| slots.read.len());
     let line = Launch::new(OP, rows.div_ceil(ROWS).checked_mul(cluster), threads)?;
     let size = targets.state.as_read().dtype().size();
-    // the states of sequences; a device refuses what it cannot have
-    let shared = slots.map_or(0, |_| u32::try_from(ROWS * size * p.dstate).unwrap_or(u32::MAX));
-    let launch = Launch { cluster: (cluster > 1).then_some([cluster as u32, 1, 1]), shared, ..line };
+    // the states of sequences
+    let shared = slots.map_or(0, |_| ROWS * size * p.dstate);
+    if shared > numbers.shared_per_block {
+        return Err(Error::Unavailable { what: OP, why: "so many states between slots do not fit into a block's shared memory" });
+    }
+    let launch = Launch { cluster: (cluster > 1).then_some([cluster as u32, 1, 1]), shared: shared as u32, ..line };
     let config = move || {
         let of = |view: &Option<View<'_>>, default| view.map_or(default, |v| v.dtype());
         Config::default()
@@ -94,7 +97,7 @@ fn kernel<'k>(
             .int("ROWS", ROWS)
             .int("CLUSTER", cluster)
             .int("THREADS", threads)
-            .int("SHARED", shared as usize)
+            .int("SHARED", shared)
     };
     let state = targets.state.as_read();
     let params = Params {
