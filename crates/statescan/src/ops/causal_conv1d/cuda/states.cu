@@ -83,20 +83,32 @@ DEVICE void leave_pieces(const StatesParams& p, const Inputs& of, i64 row, i64 s
   f32 kept[PAST > 0 ? PAST : 1];
 #pragma unroll
   for (int j = 0; j < PAST; j++) kept[j] = of.at_step(of.range.start - PAST + j);
+  // some pieces at a time: a piece's loads wait for one another
+  constexpr int TOGETHER = 4;
+  const i64 behind = first + conv.slots.pieces;
 #pragma unroll 1
-  for (i64 k = first; k < first + conv.slots.pieces; k++) {
-    const i64 piece = number(conv, k), to = row_written(conv.slots, piece), end = range_of<false>(conv, piece, sequence).end;
-    if (to < 0) continue;
+  for (i64 k = first; k < behind; k += TOGETHER) {
+    i64 to[TOGETHER];
+    f32 own[TOGETHER][PAST > 0 ? PAST : 1];
 #pragma unroll
-    for (int j = 0; j < PAST; j++) {
-      const i64 step = end - PAST + j;
-      f32 own = 0.f;
+    for (int i = 0; i < TOGETHER; i++) {
+      const i64 piece = number(conv, min(k + i, behind - 1)), end = range_of<false>(conv, piece, sequence).end;
+      to[i] = k + i < behind ? row_written(conv.slots, piece) : -1;
 #pragma unroll
-      for (int i = 0; i < PAST; i++)
-        if (step + PAST - of.range.start == i) own = kept[i];
-      if (step >= of.range.start) own = to_f32(*at<X>(conv.x, of.range.batch, of.channel, step));
-      assign(*at<OUT>(p.out, to, sequence, of.channel, j), own);
+      for (int j = 0; j < PAST; j++) {
+        const i64 step = end - PAST + j, before = step + PAST - of.range.start;
+        own[i][j] = 0.f;
+#pragma unroll
+        for (int n = 0; n < PAST; n++)
+          if (before == n) own[i][j] = kept[n];
+        if (to[i] >= 0 && step >= of.range.start) own[i][j] = to_f32(*at<X>(conv.x, of.range.batch, of.channel, step));
+      }
     }
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++)
+#pragma unroll
+      for (int j = 0; j < PAST; j++)
+        if (to[i] >= 0) assign(*at<OUT>(p.out, to[i], sequence, of.channel, j), own[i][j]);
   }
 }
 

@@ -1,5 +1,6 @@
 //! The kernels that take a walk, and the forward pass, which is one.
 
+use super::hopper::cuts;
 use super::hopper::walk as hopper;
 use super::portable::walk as portable;
 use super::walk::{Addresses, Walk};
@@ -68,10 +69,21 @@ pub(crate) fn forward(stream: &Queue<'_>, problem: &Problem<'_>, targets: &Targe
     refuse_double(problem)?;
     let walk = Walk::forward(problem, targets.y.as_ref(), targets.final_state);
     let workspace = targets.workspace.as_ref().map(|v| v.as_mut_ptr() as u64);
-    let route = WalkRoute::new(&walk, Hardware::of(stream), workspace.is_some())?;
+    let (hardware, addresses) = (Hardware::of(stream), Addresses { workspace, slots: 0 });
+    if let Some((whole, cuts)) = cuts::whole(problem) {
+        let walk = Walk { cuts: Some(cuts), ..Walk::forward(&whole, targets.y.as_ref(), targets.final_state) };
+        if let Some(route) = hopper::Route::new(&walk, hardware.numbers, workspace.is_some()) {
+            // SAFETY: as below; bounds and slots of whole sequences are some of those that were checked.
+            return unsafe {
+                route.launch(stream, &walk, addresses)?;
+                cuts::launch(stream, (&route, &walk), addresses)
+            };
+        }
+    }
+    let route = WalkRoute::new(&walk, hardware, workspace.is_some())?;
     // SAFETY: the views were checked against each other, and those who made them vouch for the memory behind them; a workspace has the
     // size that routes of the same problem give.
-    unsafe { route.launch(stream, &walk, Addresses { workspace, slots: 0 }) }
+    unsafe { route.launch(stream, &walk, addresses) }
 }
 
 /// Elements of the workspace that a forward pass wants, whichever results are asked for and however they lie.
@@ -81,7 +93,13 @@ pub(crate) fn workspace_len(stream: &Stream, problem: &Problem<'_>) -> Result<us
 
 pub(super) fn most_workspace(problem: &Problem<'_>, hardware: Hardware) -> Result<usize> {
     let walk = Walk::forward(problem, None, None);
-    let hopper = hopper::Route::new(&walk, hardware.numbers, true).map(|route| route.plan.workspace_len(problem));
+    let of = |walk: &Walk<'_, '_>| {
+        hopper::Route::new(walk, hardware.numbers, true).map(|route| route.plan.workspace_len(walk.call.problem))
+    };
+    let hopper = match cuts::whole(problem) {
+        Some((whole, cuts)) => of(&Walk { cuts: Some(cuts), ..Walk::forward(&whole, None, None) }),
+        None => of(&walk),
+    };
     // y may lie so that the copy engine cannot write it
     match (portable::Route::alone(&walk, hardware), hopper) {
         (Ok(route), hopper) => Ok(route.workspace_len(problem).max(hopper.unwrap_or(0))),

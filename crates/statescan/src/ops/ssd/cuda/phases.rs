@@ -67,6 +67,7 @@ fn walk_back<'p, 'a>(problem: &'p Problem<'a>, sources: &Sources<'a>, after: Opt
         slots: None,
         part: Pass::Ends,
         beside: false,
+        cuts: None,
     }
 }
 

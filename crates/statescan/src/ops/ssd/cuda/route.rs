@@ -108,6 +108,7 @@ pub(super) fn walks<'p, 'a>(
         slots,
         part: Pass::Whole,
         beside: false,
+        cuts: None,
     };
     let (before, after) = (sources.final_state, targets.initial_state);
     [forward, Walk { direction: Direction::Backward, before, after, ..forward }]

@@ -4,7 +4,7 @@ use super::super::Args;
 use super::super::{GradientTargets, Sources, Targets};
 use super::forward::{self, WalkRoute};
 use super::half_states;
-use super::hopper::{fused, hand_on, packed, walk as hopper};
+use super::hopper::{cuts, fused, hand_on, packed, walk as hopper};
 use super::portable::gradients::{self, GRADIENTS};
 use super::portable::maps::{MAPS, Maps, Of};
 use super::portable::walk::WALK;
@@ -401,12 +401,18 @@ fn pooled_kernels_compile() {
         let problem = Problem::new(&args, Device::Cuda(0), pool(DType::BF16, rows, &[8, 64, 128])).unwrap();
         let y = target(problem.x);
         let walk = Walk::forward(&problem, Some(&y), Some(target(problem.initial_state.unwrap())));
-        let plan = hopper::Plan::new(&problem, Numbers::H200).unwrap();
+        let whole = cuts::whole(&problem);
+        let of_whole =
+            whole.as_ref().map_or(walk, |(whole, cuts)| Walk { cuts: Some(*cuts), ..Walk::forward(whole, Some(&y), walk.after) });
+        let route = hopper::Route::new(&of_whole, Numbers::H200, true).unwrap();
         for pass in [Pass::Whole, Pass::Ends, Pass::Rest] {
-            suite.add_for(&["sm_90a"], &hopper::KERNEL, &plan.config(&walk, pass));
+            suite.add_for(&["sm_90a"], &hopper::KERNEL, &route.plan.config(&of_whole, pass));
         }
-        if plan.packed.is_some() {
-            suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&walk.call, &walk.before, &walk.after));
+        if route.plan.packed.is_some() {
+            suite.add_for(&["sm_90a"], &hand_on::KERNEL, &hand_on::config(&of_whole.call, &walk.before, &walk.after));
+        }
+        if whole.is_some() {
+            suite.add_for(&["sm_90a"], &cuts::KERNEL, &cuts::config(&route, &of_whole));
         }
         for hardware in [HOPPER, SMALL] {
             let route = portable::walk::Route::alone(&walk, hardware).unwrap();

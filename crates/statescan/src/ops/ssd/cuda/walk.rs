@@ -4,6 +4,7 @@ use super::Call;
 use super::portable::plan::Slots;
 use crate::ops::on_cuda::Pass;
 use crate::ops::ssd::problem::Problem;
+use crate::ops::states::Pool;
 use crate::tensor::{RawViewMut, View};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,13 @@ pub(super) enum Output<'t> {
     Gate(&'t RawViewMut),
 }
 
+/// The bounds of all pieces of sequences, and the pool that has their slots: a walk leaves what states at their cuts are computed from.
+#[derive(Clone, Copy)]
+pub(super) struct Cuts<'a> {
+    pub bounds: View<'a>,
+    pub pool: Pool<'a>,
+}
+
 /// One walk.
 #[derive(Clone, Copy)]
 pub(super) struct Walk<'p, 'a> {
@@ -35,6 +43,7 @@ pub(super) struct Walk<'p, 'a> {
     pub part: Pass,
     /// Whether it may run beside the walk that is launched before it, which leaves nothing that it reads.
     pub beside: bool,
+    pub cuts: Option<Cuts<'a>>,
 }
 
 /// Addresses of what a walk needs besides its tensors: for the ends of segments, and its slots.
@@ -61,6 +70,7 @@ impl<'p, 'a> Walk<'p, 'a> {
             slots: None,
             part: Pass::Whole,
             beside: false,
+            cuts: None,
         }
     }
 }

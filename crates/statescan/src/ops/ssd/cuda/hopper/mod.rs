@@ -1,5 +1,6 @@
 //! Kernels for Hopper, on products of warpgroups (`wgmma`) and tiles that the copy engine brings.
 
+pub(super) mod cuts;
 pub(super) mod fused;
 pub(super) mod hand_on;
 pub(super) mod packed;

@@ -76,11 +76,6 @@ impl Plan {
         Some(Plan { batch: p.batch, seqlen: p.seqlen, capacity, slots })
     }
 
-    /// The most sequences of a row.
-    pub fn sequences(&self) -> usize {
-        self.capacity
-    }
-
     /// Blocks for parts of so many steps of a row: as many as there are parts, unless sequences are many and short.
     pub fn blocks(&self, steps: usize) -> usize {
         self.seqlen.div_ceil(steps) + self.capacity.min(self.seqlen / 512 + 16).min(MOST_SHORT)

@@ -255,6 +255,10 @@ struct Walker {
     if constexpr (HAS_SLOTS) {
       if (has_slot()) fill_slot(of.before);
     }
+    if constexpr (HAS_CUTS) {
+#pragma unroll 1
+      for (int k = 0; k < of.cuts; k++) state.leave_at(p, cut_of(p, of.cut + k, head(), column() / COLUMNS), of.before);
+    }
     if constexpr (!FAR) scale_state(of);
     Sums<64> y;
     FragmentA s[OWN_STATES / 16], stored[4 / PARTS];
@@ -305,15 +309,6 @@ struct Walker {
     return step<false>(x, next);
   }
 
-  // The state after a sequence, or after a piece of one.
-  DEVICE void leave_sequence(f32 scale) {
-    auto to = [&](StateRow row) { state.write<AFTER>(p, row, head(), column(), scale); };
-    if constexpr (IN_PIECES)
-      each_target(p, w.batch, w.end, to);
-    else
-      to(w.state_row(p, false));
-  }
-
   DEVICE void walk() {
     if (HAS_OUTPUT && leads()) {
       acquire_maps(p, w, {Y_MAP, Z_MAP});
@@ -328,8 +323,8 @@ struct Walker {
     const f32 scale = all_powers[(turn.at + POWERS - 1) % POWERS].after;
     if constexpr (PASS == Pass::Ends)
       state.leave(p, w, head(), column() / COLUMNS, scale);
-    else if (w.leaves)
-      leave_sequence(scale);
+    else if (w.is_last())
+      state.write<AFTER>(p, w.state_row(p, false), head(), column(), scale);
     if (OUT > 0 && leads()) tile_store_finish();
   }
 };

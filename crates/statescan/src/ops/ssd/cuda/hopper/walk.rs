@@ -9,7 +9,7 @@ use crate::cuda::{
     Stream, Strided, Swizzle, TensorMap, Tiling, header, params,
 };
 use crate::error::Result;
-use crate::ops::on_cuda::{Pass, type_of};
+use crate::ops::on_cuda::{self, Pass, type_of};
 use crate::ops::ssd::cuda::portable::plan::{Math, Slots};
 use crate::ops::ssd::cuda::walk::{Addresses, Direction, Output, Walk};
 use crate::ops::ssd::cuda::{INPUTS, Inputs, States, TOO_MANY};
@@ -39,8 +39,8 @@ pub(in crate::ops::ssd::cuda) static ENDS: Program<Params> =
         WALK_STATE,
     ]);
 
-const WALK_LAYOUT: Header = header!("walk_layout.cuh");
-const WALK_STATE: Header = header!("walk_state.cuh");
+pub(super) const WALK_LAYOUT: Header = header!("walk_layout.cuh");
+pub(super) const WALK_STATE: Header = header!("walk_state.cuh");
 
 params! {
     /// Parameters of `ssd_hopper`.
@@ -64,6 +64,11 @@ params! {
         packed: Packed,
         /// (batch, head): the decay of all segments, which `ssd_ends` writes.
         decay: Strided,
+        /// The bounds of all pieces, their slots, pieces of a sequence, and the place of the first one's state behind those of segments.
+        cuts: Strided,
+        cut_slots: on_cuda::Slots,
+        pieces: i64,
+        first_cut: i64,
     }
 }
 
@@ -104,15 +109,13 @@ pub(in crate::ops::ssd::cuda) struct Plan {
     segments: usize,
     segment_steps: usize,
     pub packed: Option<packed::Plan>,
+    /// Pieces of all sequences, where a walk leaves states for their cuts.
+    cuts: usize,
 }
 
 /// Places for what segments leave; of a call with a pool also for what their rows begin with.
 fn places(p: &Problem<'_>, segments: usize) -> usize {
-    match p.pool {
-        Some(pool) if pool.pieces().is_some() => segments + pool.read.len(),
-        Some(_) => 2 * segments,
-        None => segments,
-    }
+    if p.pool.is_some() { 2 * segments } else { segments }
 }
 
 impl Plan {
@@ -123,7 +126,8 @@ impl Plan {
         let fits = sizes.iter().all(|&n| n > 0 && n <= i32::MAX as usize - SPAN)
             && p.dstate <= WALKERS * MOST_STATES
             && p.headdim.is_multiple_of(8);
-        if numbers.capability != (9, 0) || !bf16 || !fits || p.reverse {
+        let in_pieces = p.pool.is_some_and(|pool| pool.pieces().is_some());
+        if numbers.capability != (9, 0) || !bf16 || !fits || p.reverse || in_pieces {
             return None;
         }
         let packed = packed::Plan::new(p);
@@ -143,16 +147,18 @@ impl Plan {
         let (_, block_units, blocks, segments) = (1..=WALKERS / parts(states)).filter_map(cut).min()?;
         let segment_steps = chunks.div_ceil(segments) * SPAN;
         let segments = p.seqlen.div_ceil(segment_steps);
-        // each piece of a sequence is put together with those before it
-        let pieces = p.pool.and_then(|pool| pool.pieces()).and(packed).map_or(0, |packed| packed.sequences());
-        let segments = segments + pieces;
-        Some(Plan { column_tiles, states, block_units, blocks, segments, segment_steps, packed })
+        Some(Plan { column_tiles, states, block_units, blocks, segments, segment_steps, packed, cuts: 0 })
     }
 
     /// Units of a block, blocks of a segment, and segments.
     #[cfg(all(test, feature = "cuda"))]
     pub fn grid(&self) -> (usize, usize, usize) {
         (self.block_units, self.blocks, self.segments)
+    }
+
+    /// Threads of the walkers of a unit.
+    pub(super) fn threads_of_unit(&self) -> usize {
+        128 * parts(self.states)
     }
 
     /// Slots of its own, for so many chunks each.
@@ -168,12 +174,16 @@ impl Plan {
 
     /// Elements of the workspace: ends and decays of all segments behind what packed sequences need.
     pub fn workspace_len(&self, p: &Problem<'_>) -> usize {
-        let ends = match self.segments {
-            1 => 0,
-            // four elements more, as the caller's memory may begin inside a unit of 16 bytes
-            segments => places(p, segments) * p.batch * p.nheads * self.column_tiles * (COLUMNS * self.states + 1) + 4,
-        };
+        let (places, cuts) = self.end_places(p);
+        // four elements more, as the caller's memory may begin inside a unit of 16 bytes
+        let ends = if places + cuts == 0 { 0 } else { (places + cuts) * COLUMNS * self.states + places + 4 };
         self.packed.map_or(0, |packed| packed.len(self.blocks * self.rows())) + ends
+    }
+
+    /// Places for what segments leave, and for states before cuts.
+    fn end_places(&self, p: &Problem<'_>) -> (usize, usize) {
+        let tiles = p.nheads * self.column_tiles;
+        (if self.segments == 1 { 0 } else { places(p, self.segments) * p.batch * tiles }, self.cuts * tiles)
     }
 
     /// Rows of blocks: a segment each, or of packed sequences some.
@@ -244,6 +254,7 @@ impl Plan {
             .flag("FORWARDS", walk.direction == Direction::Forward)
             .flag("HAS_OUTPUT", output)
             .flag("HAS_SLOTS", has_slots(walk, pass))
+            .flag("HAS_CUTS", walk.cuts.is_some() && pass != Pass::Ends)
             .flag("TWO_PHASE", walk.part != Pass::Whole)
             .int("SLOT_CHUNKS", walk.slot_chunks())
             .int("STAGES", self.stages(walk, output))
@@ -323,7 +334,7 @@ impl Route {
     /// Nothing if the kernel cannot take the walk.
     pub fn new(walk: &Walk<'_, '_>, numbers: Numbers, has_workspace: bool) -> Option<Route> {
         let p = walk.call.problem;
-        let plan = Plan::new(p, numbers)?;
+        let plan = Plan { cuts: walk.cuts.map_or(0, |cuts| cuts.pool.write.len()), ..Plan::new(p, numbers)? };
         let no_factor = walk.direction == Direction::Backward && walk.call.dy.is_none();
         if matches!(walk.output, Output::Gate(_)) || walk.slots.is_some_and(|slots| !plan.fills(&slots)) || no_factor {
             return None;
@@ -372,13 +383,14 @@ impl Route {
         passes.iter().map(launch).collect()
     }
 
-    fn params(&self, stream: &Stream, walk: &Walk<'_, '_>, addresses: Addresses) -> Result<Params> {
+    pub(super) fn params(&self, stream: &Stream, walk: &Walk<'_, '_>, addresses: Addresses) -> Result<Params> {
         let (p, plan) = (walk.call.problem, &self.plan);
         let [rest @ .., slots] = self.tilings;
         let [x_map, z_map, y_map, b_map, c_map] = encode(stream, &rest)?;
         let [slot_map] = encode(stream, &[slots.map(|slots| slots.at(addresses.slots))])?;
         let (packed, ends) = plan.places(addresses.workspace.unwrap_or(0));
-        let len = places(p, plan.segments) * p.batch * p.nheads * plan.column_tiles * COLUMNS * plan.states;
+        let (end_places, cut_places) = plan.end_places(p);
+        let len = (end_places + cut_places) * COLUMNS * plan.states;
         Ok(Params {
             inputs: walk.call.inputs(SPAN, plan.column_tiles),
             x_map,
@@ -395,6 +407,10 @@ impl Route {
             segment_steps: plan.segment_steps as i64,
             packed,
             decay: Strided::default(),
+            cuts: Strided::of_option(&walk.cuts.map(|cuts| cuts.bounds)),
+            cut_slots: on_cuda::Slots::of(&walk.cuts.map(|cuts| cuts.pool)),
+            pieces: walk.cuts.and_then(|cuts| cuts.pool.pieces()).unwrap_or(1) as i64,
+            first_cut: end_places as i64,
         })
     }
 

@@ -128,11 +128,36 @@ DEVICE void set_state_factors(f32 (&state)[2], f64 exponent) {
   state[1] = fits ? 1.f : state[0];
 }
 
+// The cuts of a sequence that are still to come.
+struct Cuts {
+  int next = 0, last = 0;   // the next one's piece, and the sequence's last one, which ends where the sequence does
+
+  DEVICE Cuts(const Params& p, const Work& w) {
+    if constexpr (HAS_CUTS) {
+      next = int(sequence_at_bound(p, w.first) * p.pieces), last = next + int(p.pieces) - 1;
+      // not those before the segment; a cut before the first step of all belongs to the first chunk
+      for (int end = last; w.start > w.first && next < end;) {
+        const int middle = (next + end) / 2;
+        if (step(p, w, middle) <= w.start) next = middle + 1; else end = middle;
+      }
+    }
+  }
+  // the steps before a piece's end
+  DEVICE static int step(const Params& p, const Work& w, int piece) { return int(min(max(i64(*at<INDEX>(p.cuts, piece + 1)), i64(w.first)), i64(w.end))); }
+  // Those behind a step of the chunk that begins here, or before its first one.
+  DEVICE void take(const Params& p, const Work& w, int first, Powers& to) {
+    const int begin = next;
+    while (next < last && step(p, w, next) <= first + SPAN) next++;
+    to.cut = begin, to.cuts = next - begin;
+  }
+};
+
 DEVICE void compute_powers(const Params& p, const Work& w, int k, Powers (&all)[POWERS], Barrier (&ready)[POWERS], Barrier (&taken)[POWERS]) {
   const int lane = int(lane_here()), head = w.head(p, k);
   const Head constants(p, head);
   Turn<POWERS> turn;
   f64 r = 0., decays = 0.;
+  Cuts cuts(p, w);
   StoredSteps steps;
   steps.read(p, w, head, w.step(0));
 #pragma unroll 1
@@ -164,6 +189,7 @@ DEVICE void compute_powers(const Params& p, const Work& w, int k, Powers (&all)[
       set_state_factors(powers.state, before - r);
       powers.before = exp2_fast(f32(before)), powers.after = exp2_fast(f32(e.whole + r));
       powers.far = far;
+      if constexpr (HAS_CUTS) cuts.take(p, w, w.step(chunk), powers);
     }
     warp_arrive(ready[turn.at]);
     // from here on sums begin at the next chunk

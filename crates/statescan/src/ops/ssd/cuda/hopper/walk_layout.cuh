@@ -30,7 +30,7 @@
 #include "tools.cuh"
 
 static_assert(given<int>(STATES, BLOCK_UNITS, COLUMNS, B_AT, Z_AT, C_AT, OUT_AT, CB_AT, EXCHANGE_AT, SHARED_END, SLOT_CHUNKS, STAGES) &&
-              given<bool>(HAS_OUTPUT, FORWARDS, HAS_SLOTS, HAS_Z) && given<Pass>(PASS));
+              given<bool>(HAS_OUTPUT, FORWARDS, HAS_SLOTS, HAS_CUTS, HAS_Z) && given<Pass>(PASS));
 
 constexpr int SPAN = 64, WALKERS = 2, WORKERS = WALKERS + 2;
 // walkers of a unit, units of a block, and states of a walker
@@ -67,6 +67,7 @@ struct alignas(16) Powers {
   f32 state[2];           // factors of the state, since r changes; a far chunk applies its own after y
   f32 before, after;      // 2^r as it was, and 2^(cs + r) after the chunk
   int far;
+  int cut, cuts;   // pieces that end in the chunk: the first one, and how many
 };
 constexpr int POWERS = 4;   // chunks whose powers may be ready at the same time
 constexpr int POWERS_BARRIER = 4;   // where the warps that compute them meet
@@ -80,8 +81,6 @@ struct Work {
   int start, chunks;               // the segment's
   int slot, ends;                  // the first slot of the row, or -1, and its first place among what segments leave
   bool is_cut;                     // whether the row ends within the last tile
-  bool leaves;                     // whether it leaves the state after a sequence, or after a piece of one
-  int sequence;                    // of pieces, whose segments are those of the sequence
 
   static constexpr int MAPS = 5, THREADS = 128 * WORKERS;
   DEVICE static bool is_of_steps(int map) { return map != Y_MAP || HAS_OUTPUT; }
@@ -102,7 +101,6 @@ struct Work {
       first = 0, end = int(p.seqlen), segment = part, segments = int(p.segments), ends = 0;
       slot = batch * ((int(p.chunks) + SLOT_CHUNKS - 1) / SLOT_CHUNKS);
       set_steps(p);
-      leaves = is_last();
     }
   }
   DEVICE bool has_part() const { return part < parts; }
@@ -119,19 +117,8 @@ struct Work {
       // the last segment of a sequence leaves nothing
       ends = own.segments - k;
       set_steps(p);
-      leaves = is_last();
-      if constexpr (IN_PIECES) join_pieces(p, rows);
       if (PASS == Pass::Ends ? !is_last() : !HAS_SLOTS || slot >= 0 || p.after.data != nullptr) return;
     }
-  }
-  // The segments of a piece among those of its sequence, which all leave something but for the last one.
-  DEVICE void join_pieces(const Params& p, const Sequence* rows) {
-    const i64 of_sequence = sequence_at_bound(p, first) / p.slots.pieces * p.slots.pieces;
-    const i64 from = bound(p, of_sequence), to = bound(p, of_sequence + p.slots.pieces);
-    const int count = *count_of(p.packed, batch);
-    ends = rows[sequence_with(rows, count, &Sequence::first, int(from))].segments;
-    segment = part - ends, segments = rows[sequence_with(rows, count, &Sequence::first, int(to - 1)) + 1].segments - ends;
-    sequence = int(of_sequence / p.slots.pieces);
   }
   DEVICE void set_steps(const Params& p) {
     const i64 begin = first + (FORWARDS ? segment : segments - 1 - segment) * p.segment_steps, behind = min(begin + p.segment_steps, i64(end));
@@ -177,7 +164,5 @@ struct Barriers {
 DEVICE i64 end_of(const Params& p, const Work& w, int segment, int head, int tile) {
   return ((i64(w.ends + segment) * p.batch + w.batch) * p.heads + head) * p.column_tiles + tile;
 }
-// One for what a row of segments begins with.
-DEVICE i64 kept_of(const Params& p, const Work& w, int head, int tile) {
-  return end_of(p, w, int(p.segments) + (IN_PIECES ? w.sequence - w.ends : 0), head, tile);
-}
+// A place for the state before the chunk of a cut, behind those of segments.
+DEVICE i64 cut_of(const Params& p, int piece, int head, int tile) { return p.first_cut + (i64(piece) * p.heads + head) * p.column_tiles + tile; }

@@ -74,9 +74,10 @@ struct State {
     }
   }
   // What a row in segments begins with, apart from the pool: the last segment writes there while the first one reads.
-  DEVICE void keep(const Params& p, const Work& w, int head, int tile) const { leave_at(p, kept_of(p, w, head, tile), 1.f); }
-  DEVICE void take(const Params& p, const Work& w, int head, int tile) {
-    const float4* const from = end(p, kept_of(p, w, head, tile));
+  DEVICE void keep(const Params& p, const Work& w, int head, int tile) const { leave_at(p, end_of(p, w, int(p.segments), head, tile), 1.f); }
+  DEVICE void take(const Params& p, const Work& w, int head, int tile) { take_at(p, end_of(p, w, int(p.segments), head, tile)); }
+  DEVICE void take_at(const Params& p, i64 place) {
+    const float4* const from = end(p, place);
 #pragma unroll
     for (int i = 0; i < OWN_STATES / 8; i++) {
       f32* const v = sums.v + 4 * i;
