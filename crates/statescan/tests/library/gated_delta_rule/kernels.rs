@@ -54,3 +54,15 @@ fn long_sequences_of_few_heads_on_a_gpu() {
     });
     on_gpu(cases, check);
 }
+
+/// More columns of heads than a GPU has multiprocessors.
+#[test]
+fn rows_that_fill_a_gpu() {
+    let sizes = [
+        ([3, 100, 16, 32, 128, 128], 0),
+        ([1, 140, 36, 72, 128, 128], BOUNDS),
+        ([1, 65, 40, 40, 64, 256], RAW | BIAS | SIGMOID | DOUBLED),
+    ];
+    let options = DECAY | BETA | UNIT | INITIAL;
+    on_gpu(sizes.map(|(sizes, own)| Case::new(DType::BF16, sizes, options | own)), check);
+}

@@ -143,8 +143,11 @@ fn hopper_compiles() {
         let targets = Targets { y: Some(target(problem.v)), final_state: Some(problem.normal.state(last)), ..Targets::default() };
         let route = hopper::Route::new(&call, Some(problem.v), Numbers::H200).unwrap();
         assert_eq!(route.beside, beside, "{args:?}");
+        // more blocks of columns than multiprocessors
+        let is_wide = problem.value_heads() > 66 && problem.values == 128 && !problem.gates.by_channel;
+        assert_eq!(route.by_head, is_wide, "{args:?}");
         suite.add_for(&["sm_90a"], hopper::units_of(&call), &route.units_config(&call));
-        suite.add_for(&["sm_90a"], &hopper::CHAIN, &route.chain_config(&call, &targets));
+        suite.add_for(&["sm_90a"], route.chain(), &route.chain_config(&call, &targets));
         if route.segments > 1 {
             suite.add_for(&["sm_90a"], &hopper::segments::ENDS, &route.ends_config(&call));
             suite.add_for(&["sm_90a"], &hopper::segments::HAND_ON, &route.hand_on_config(&call));
@@ -153,6 +156,7 @@ fn hopper_compiles() {
     for (sizes, beside) in [
         ([300, 16, 32, 128, 128], true),
         ([300, 64, 64, 128, 128], false),
+        ([300, 64, 128, 128, 128], false),
         ([300, 2, 16, 64, 64], true),
         ([300, 64, 64, 64, 128], false),
     ] {
@@ -228,7 +232,7 @@ fn pooled_kernels_compile() {
         let plan = Plan::new(&call, Numbers::H200);
         suite.add_for(&["sm_90a", "sm_120"], &STEPS, &call.steps_config(&plan, &targets));
         let route = hopper::Route::new(&call, Some(problem.v), Numbers::H200).unwrap();
-        suite.add_for(&["sm_90a"], &hopper::CHAIN, &route.chain_config(&call, &targets));
+        suite.add_for(&["sm_90a"], route.chain(), &route.chain_config(&call, &targets));
         suite.add_for(&["sm_90a"], &hopper::segments::HAND_ON, &route.hand_on_config(&call));
     }
     suite.compile();

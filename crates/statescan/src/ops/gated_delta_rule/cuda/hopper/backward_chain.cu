@@ -5,6 +5,8 @@
 //   Y^T = (R^T K^T) diag(leaving) + dy^T A                   X^T = Y^T T         R^T <- whole R^T + (dy^T diag(reading)) Q - (X^T diag(beta entering)) K
 //
 // One warp loads, and one stores what is left for the gradients: state or gradient, D or X, as tiles whose lines are columns.
+constexpr int VALUE_TILES = 1;   // of a stage
+
 #include "columns.cuh"
 
 static_assert(!BY_CHANNEL && BACKWARD);

@@ -1,6 +1,8 @@
 // The chain of chunks, from units (`unit.cuh`): a warpgroup of a block keeps the state of 64 columns of a head (`keeper.cuh`), while a second one forms
 // y^T = (S^T Q^T) diag(reading) + D^T A^T of what it is handed: threads of both have the same fragments. One warp loads, and the others of its
 // warpgroup write y. SEGMENTED, a block has a segment of the chunks only, whose state has been handed on by then (`hand_on.cu`).
+constexpr int VALUE_TILES = 1;   // of a stage
+
 #include "keeper.cuh"
 
 static_assert(given<bool>(SEGMENTED, HAS_Y, HAS_INITIAL, HAS_FINAL));
@@ -173,15 +175,15 @@ struct Chain : Keeper {
 
   // What it is handed over to.
   struct Reader {
-    static constexpr int WARPGROUPS = 1;
+    static constexpr int WARPGROUPS = 1, READS = 0;
     const Chain& chain;
     int before;   // chunks of other pieces
-    DEVICE void give(FragmentA (&state)[KEYS / 16], int chunk) const {
+    DEVICE void give(FragmentA (&state)[KEYS / 16], const char*, int chunk) const {
       barrier_wait(chain.barriers.state_free[chain.warp], (before + chunk + 1) & 1);
       chain.hand_over<true>(state, S_AT);
     }
     DEVICE void state_is_given() const { warp_arrive(chain.barriers.state_full[chain.warp]); }
-    DEVICE void give(const Sums<64>& d, int chunk) const {
+    DEVICE void give(const Sums<64>& d, const char*, int chunk) const {
       FragmentA update[4];
       barrier_wait(chain.barriers.update_free[chain.warp], (before + chunk + 1) & 1);
       as_factors(update, d);
@@ -213,7 +215,8 @@ struct Chain : Keeper {
     Turn<STAGES> turn;
     begin(s);
     each_piece([&](int before) {
-      walk(s, barriers.ring, turn, V_AT, Reader{*this, before});
+      Reader reader{*this, before};
+      walk(s, barriers.ring, turn, V_AT, reader);
       if constexpr (HAS_FINAL) finish(s);
     });
   }

@@ -3,11 +3,11 @@
 #pragma once
 #include "unit.cuh"
 
-static_assert(given<int>(STAGES, KEYS, VALUES, GROUP) && given<bool>(BY_CHANNEL));
+static_assert(given<int>(STAGES, KEYS, VALUES, GROUP, VALUE_TILES) && given<bool>(BY_CHANNEL));
 
 constexpr int SLICES = VALUES / 64;
 // of a stage: keys and queries as they lie, unless they come with the unit, values, and the unit
-constexpr int V_AT = BY_CHANNEL ? 0 : 2 * PANELS * TILE, UNIT_AT = V_AT + TILE, STAGE = UNIT_AT + UNIT_BYTES;
+constexpr int V_AT = BY_CHANNEL ? 0 : 2 * PANELS * TILE, UNIT_AT = V_AT + VALUE_TILES * TILE, STAGE = UNIT_AT + UNIT_BYTES;
 constexpr int K_AT = BY_CHANNEL ? UNIT_AT + READ_K_AT : 0, WRITTEN_AT = BY_CHANNEL ? UNIT_AT + WRITTEN_K_AT : 0;
 constexpr int Q_AT = BY_CHANNEL ? UNIT_AT + READ_Q_AT : PANELS * TILE;
 

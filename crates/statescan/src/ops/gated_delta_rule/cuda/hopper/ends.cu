@@ -1,5 +1,7 @@
 // What segments leave alone (`keeper.cuh`), but for the last one: two warpgroups of a block keep 64 columns each, of the state that begins with zeros or
 // of the transition, which is the state that begins with the identity and has no values. A warp loads.
+constexpr int VALUE_TILES = 1;   // of a stage
+
 #include "keeper.cuh"
 
 constexpr int WARPGROUPS = 2, ALL = SLICES + PANELS, PAIRS = (ALL + 1) / 2, BARRIERS_AT = STAGES * STAGE;
@@ -13,10 +15,10 @@ struct Ends : Keeper {
   const int pair, slice;   // of its columns, states before transitions
 
   struct Nobody {
-    static constexpr int WARPGROUPS = ::WARPGROUPS;
-    DEVICE void give(FragmentA (&)[KEYS / 16], int) const {}
+    static constexpr int WARPGROUPS = ::WARPGROUPS, READS = 0;
+    DEVICE void give(FragmentA (&)[KEYS / 16], const char*, int) const {}
     DEVICE void state_is_given() const {}
-    DEVICE void give(const Sums<64>&, int) const {}
+    DEVICE void give(const Sums<64>&, const char*, int) const {}
   };
 
   DEVICE Ends(const Params& p, char* shared, int of_head, int pair, int slice, Segment segment)
@@ -56,7 +58,8 @@ struct Ends : Keeper {
     Sums<KEYS> s;
     each_number(s, [&](f32& v, int n, int column) { v = !is_state && n == column - origin ? 1.f : 0.f; });
     Turn<STAGES> turn;
-    walk(s, ring, turn, values_at, Nobody{});
+    Nobody nobody;
+    walk(s, ring, turn, values_at, nobody);
     // where there is an odd number of slices, one has been kept twice
     if (2 * pair + warpgroup >= ALL) return;
     if (is_state)

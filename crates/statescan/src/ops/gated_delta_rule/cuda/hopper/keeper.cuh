@@ -21,8 +21,9 @@ struct Keeper : Columns {
     }
   }
 
-  // From the state at the start to that at the end. Reader is told of states and of D, thread by thread.
-  template <typename Reader> DEVICE void walk(Sums<KEYS>& s, Ring& ring, Turn<STAGES>& turn, int values_at, const Reader& reader) const {
+  // From the state at the start to that at the end. Reader is told of states and of D, thread by thread, and may put a group of products of its own
+  // (READS) behind each of the two that it is told of.
+  template <typename Reader> DEVICE void walk(Sums<KEYS>& s, Ring& ring, Turn<STAGES>& turn, int values_at, Reader& reader) const {
     FragmentA state[KEYS / 16];
     as_factors(state, s);
     if (w.chunks > 0) barrier_wait(ring.full[turn.at], turn.phase);
@@ -38,10 +39,10 @@ struct Keeper : Columns {
       float2 factor[8];
       load_steps(e, from + values_at);
       load_factors(factor, from, ENTERING);
-      reader.give(state, chunk);
-      products_wait();
+      reader.give(state, from, chunk);
+      products_wait<Reader::READS>();
       pin(sums.v);
-      hold(state);
+      if constexpr (!Reader::READS) hold(state);
       reader.state_is_given();
       subtract(e, sums, factor);
       products_fence();
@@ -51,20 +52,22 @@ struct Keeper : Columns {
       load_factors(factor, from, LEAVING);
       products_wait();
       pin(sums.v);
+      if constexpr (Reader::READS) hold(state);
       hold(e);
       weigh(d, sums, factor);
       products_fence();
       add_rows(s, d, from + WRITTEN_AT);
       products_commit();
-      reader.give(sums, chunk);
+      reader.give(sums, from, chunk);
       Barrier& empty = ring.empty[turn.at];
       turn.next();
       if (chunk + 1 < w.chunks) barrier_wait(ring.full[turn.at], turn.phase);
-      products_wait();
+      products_wait<Reader::READS>();
       pin(s.v);
       hold(d);
-      warp_arrive(empty);
+      if constexpr (!Reader::READS) warp_arrive(empty);
       as_factors(state, s);
+      if constexpr (Reader::READS) reader.end(), warp_arrive(empty);
     }
   }
 };

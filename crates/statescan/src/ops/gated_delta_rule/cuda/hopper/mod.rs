@@ -29,7 +29,10 @@ pub(super) static UNITS: Program<Params> = Program::new("gated_delta_rule_units"
 pub(super) static CHANNEL_UNITS: Program<Params> =
     Program::new("gated_delta_rule_channel_units", PRELUDE, include_str!("channel_units.cu"))
         .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, MAKER]);
-pub(super) static CHAIN: Program<Params> = Program::new("gated_delta_rule_chain", PRELUDE, include_str!("chain.cu"))
+static CHAIN: Program<Params> = Program::new("gated_delta_rule_chain", PRELUDE, include_str!("chain.cu"))
+    .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, COLUMNS, KEEPER]);
+/// The chain where heads fill the device: blocks have whole heads.
+static HEADS: Program<Params> = Program::new("gated_delta_rule_heads", PRELUDE, include_str!("heads.cu"))
     .including(&[SLOTS, SEQUENCES, GATES, INPUTS, UNIT, COLUMNS, KEEPER]);
 
 params! {
@@ -158,13 +161,15 @@ pub(super) struct Route {
     /// Queries, keys and values.
     sources: [Source; 3],
     places: usize,
-    /// Columns of heads that walk over a sequence on their own: blocks of the second kernel, for each segment.
+    /// Columns of heads that walk over a sequence on their own: blocks of the second kernel, for each segment, or half as many, of whole heads.
     slices: u32,
     /// Parts of a sequence that walk on their own.
     pub(super) segments: usize,
     /// Multiprocessors of the first kernel, and whether the second one runs beside it on the others.
     multiprocessors: usize,
     pub(super) beside: bool,
+    /// Whether a block of the second kernel has 128 columns.
+    pub(super) by_head: bool,
 }
 
 impl Route {
@@ -189,9 +194,13 @@ impl Route {
         // a unit and a link of the chain take about as long, but for decays of channels
         let room = if p.gates.by_channel { spare >= 2 * slices } else { 5 * spare >= 3 * slices };
         let beside = segments == 1 && room;
+        // a turn of such blocks takes 1.7 times as long
+        let turns = |blocks: usize| blocks.div_ceil(numbers.multiprocessors);
+        let is_whole = !p.gates.by_channel && p.pool.is_none_or(|pool| pool.pieces().is_none());
+        let by_head = is_whole && p.values.is_multiple_of(128) && 7 * turns(slices / 2) <= 4 * turns(slices);
         let multiprocessors = if beside { spare } else { numbers.multiprocessors };
         let sources = [Source::new(&p.q)?, Source::new(&p.k)?, Source::new(&p.v)?];
-        let route = Route { sources, places, slices: slices as u32, segments, multiprocessors, beside };
+        let route = Route { sources, places, slices: slices as u32, segments, multiprocessors, beside, by_head };
         (route.count(call) <= i32::MAX as usize).then_some(route)
     }
 
@@ -236,7 +245,15 @@ impl Route {
         let (panels, by_channel) = (call.problem.keys / 64, call.problem.gates.by_channel);
         let rows = if by_channel { 0 } else { 2 * panels * TILE };
         let stages = self.stages(call);
+        if self.by_head {
+            return stages * (2 * TILE + rows + unit_bytes(call)) + 2 * TILE + 8 * (2 * stages + 4);
+        }
         stages * (TILE + rows + unit_bytes(call)) + (panels + 2) * TILE + 8 * (2 * stages + 18)
+    }
+
+    /// The second kernel.
+    pub(super) fn chain(&self) -> &'static Program<Params> {
+        if self.by_head { &HEADS } else { &CHAIN }
     }
 
     /// Tiles of the second kernel that are loaded ahead.
@@ -284,7 +301,7 @@ impl Route {
         let shared = [warpgroups * self.units_shared(call), self.chain_shared(call)].map(|bytes| (bytes + ALIGNMENT) as u32);
         [
             Launch::line(blocks as u32, 128 * warpgroups as u32, shared[0]),
-            Launch::line(self.slices * self.segments as u32, 384, shared[1]),
+            Launch::line(if self.by_head { self.slices / 2 } else { self.slices * self.segments as u32 }, 384, shared[1]),
         ]
     }
 
@@ -292,7 +309,7 @@ impl Route {
         let [units, chain] = self.launches(call);
         let segments = self.segment_launches(call).into_iter().flatten().zip([segments::ENDS.kernel, segments::HAND_ON.kernel]);
         let segments = segments.map(|(launch, kernel)| (kernel, launch));
-        let launches = [(units_of(call).kernel, units)].into_iter().chain(segments).chain([(CHAIN.kernel, chain)]);
+        let launches = [(units_of(call).kernel, units)].into_iter().chain(segments).chain([(self.chain().kernel, chain)]);
         launches.map(|(kernel, launch)| PlannedLaunch::new("forward", kernel, launch)).collect()
     }
 
@@ -341,7 +358,7 @@ impl Route {
                 queue.launch_early(&segments::ENDS, || self.ends_config(call), ends, &params)?;
                 queue.launch_early(&segments::HAND_ON, || self.hand_on_config(call), hand_on, &params)?;
             }
-            queue.launch_early(&CHAIN, || self.chain_config(call, targets), chain, &params)?;
+            queue.launch_early(self.chain(), || self.chain_config(call, targets), chain, &params)?;
         }
         Ok(())
     }
