@@ -70,13 +70,12 @@ fn option(u: &mut Unstructured<'_>, choice: &Choice) -> Result<Value> {
         let others = [json!(null), json!(true), json!(3), json!(-1.5), json!("zoh"), json!([0, 1]), json!({"a": []})];
         return Ok(u.choose(&others)?.clone());
     }
+    let numbers = [json!("-inf"), json!("nan"), json!(0.01), json!(0.5), json!(2), json!("inf")];
     Ok(match *choice {
         Choice::Flag(_) => json!(u.arbitrary::<bool>()?),
         Choice::Count(_) => json!(u.int_in_range(0..=70)?),
-        Choice::Interval => {
-            let ends = [json!("-inf"), json!("nan"), json!(0.01), json!(0.5), json!(2), json!("inf")];
-            json!([u.choose(&ends)?, u.choose(&ends)?])
-        }
+        Choice::Number(_) => json!(u.choose(&numbers)?),
+        Choice::Interval => json!([u.choose(&numbers)?, u.choose(&numbers)?]),
         Choice::Word(words, _) => json!(u.choose(words)?),
     })
 }
