@@ -42,7 +42,7 @@ DEVICE void load_part(const BackwardParams& p, const Piece& piece, Around& u, Fr
   if constexpr (HAS_DY) load<DY, 0>(dy, p.dy, piece); else no_cotangents(dy);
 }
 
-// What a thread works on: its steps and channels, their weights, and where sequences begin.
+// A thread works on these: its steps and channels, their weights, and where sequences begin.
 struct Slice {
   const Piece& piece;
   const Filter& filter;

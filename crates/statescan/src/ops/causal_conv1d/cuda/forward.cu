@@ -69,7 +69,7 @@ template <typename Source, typename Pieces> DEVICE bool at_once(const Conv& conv
     for (int round = 0; round < ROUNDS; round++) all = all && Source::has_units(conv, piece_of(round));
     return __all_sync(~0u, all);
   } else {
-    // those before the last one are whole, too
+    // pieces of the rounds before the last one are whole, too
     return is_whole<X_VECTOR>(piece_of(ROUNDS - 1), conv.seqlen);
   }
 }

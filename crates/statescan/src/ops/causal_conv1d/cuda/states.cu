@@ -74,12 +74,12 @@ DEVICE f32 by_initial(const StatesParams& p, const Inputs& inputs, StateRow afte
   return sum;
 }
 
-// What the pieces of a sequence leave, by a thread that has them all, in their order.
+// Writes the states that the pieces of a sequence leave, by a thread that has them all, in their order.
 DEVICE void leave_pieces(const StatesParams& p, const Inputs& of, i64 row, i64 sequence) {
   const Conv& conv = p.conv;
   const i64 first = number(conv, row);
   if (first % conv.slots.pieces != 0) return;
-  // what lies before the sequence, from before one of its pieces is written
+  // inputs before the sequence are read before a state of one of its pieces is written
   f32 kept[PAST > 0 ? PAST : 1];
 #pragma unroll
   for (int j = 0; j < PAST; j++) kept[j] = of.at_step(of.range.start - PAST + j);

@@ -1,4 +1,4 @@
-// What the passes of the convolution share: the piece of a thread, its inputs and filters, and how steps fall into sequences.
+// The passes of the convolution share this: the piece of a thread, its inputs and filters, and how steps fall into sequences.
 //
 // A thread works on pieces of CHANNELS neighbouring channels x STEPS neighbouring steps. It reads the steps around its piece as well: they
 // are its neighbours' and come from the first cache. Neighbouring threads take neighbouring steps (BY_TIME, one channel each) or
@@ -86,7 +86,7 @@ template <typename E, int VECTOR, int LEAD, int COUNT> struct Stored {
 // registers that move on: an address for each element would take more registers than all of the rest.
 constexpr int AT_ONCE = 4;
 
-// The same numbers of any piece, element by element.
+// These numbers of any piece, element by element.
 template <typename E, int LEAD, int COUNT> DEVICE void load(f32 (&out)[CHANNELS][COUNT], const Strided& v, const Piece& piece) {
   const E* const from = piece.first<E, 1>(v, -LEAD);
   const int low = max(LEAD - piece.before, 0), high = min(piece.after + LEAD, COUNT);
@@ -133,7 +133,7 @@ template <typename E, int VECTOR> DEVICE void store_whole(const Strided& v, cons
   }
 }
 
-// Those of any piece that exist. The numbers are used up.
+// Stores the numbers of any piece that exist. They are used up.
 template <typename E> DEVICE void store_part(const Strided& v, const Piece& piece, f32 (&values)[CHANNELS][STEPS]) {
   E* const to = piece.first<E, 1>(v);
 #pragma unroll 1
@@ -154,7 +154,7 @@ template <typename E> DEVICE void store_part(const Strided& v, const Piece& piec
 struct Filter {
   f32 weight[CHANNELS][WIDTH], bias[CHANNELS];
 
-  // those of the thread's channels; zero for channels that do not exist
+  // filters of the thread's channels; zero for channels that do not exist
   DEVICE Filter(const Conv& conv, i64 channel_block) {
     const i64 block = channel_block * (CHANNEL_LANES * CHANNELS), channel = block + own_channel();
     const int channels = int(min(conv.dim - block, i64(1 << 20))) - own_channel();
@@ -209,7 +209,7 @@ DEVICE bool only_padding_after(const Conv& conv, i64 batch, i64 step) {
   return true;
 }
 
-// Where a tensor of states keeps the state of a sequence; a negative row if nowhere.
+// The place of the state of a sequence in a tensor of states; a negative row if nowhere.
 struct StateRow { i64 row, sequence; };
 
 // The row of the sequence that has `step`, for its state before the first step (`FIRST`) or after the last one.

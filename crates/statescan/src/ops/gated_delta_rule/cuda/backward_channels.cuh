@@ -1,4 +1,4 @@
-// What comes after the slices of a chunk where channels have decays of their own: pairs of steps are worth something else for each channel.
+// These steps come after the slices of a chunk where channels have decays of their own: pairs of steps are worth something else for each channel.
 #pragma once
 #include "backward_slices.cuh"
 #include "backward_finish.cuh"

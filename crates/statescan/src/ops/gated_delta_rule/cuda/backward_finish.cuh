@@ -1,4 +1,4 @@
-// What comes after the slices of a chunk: products of steps, sums over channels, and gradients by gates, beta, queries and keys. How keys and
+// These steps come after the slices of a chunk: products of steps, sums over channels, and gradients by gates, beta, queries and keys. How keys and
 // queries lie is the slices' own (`unit_at`), and so are products of steps: `store_pairs` leaves them with their decays, `multiply_pairs` takes them.
 #pragma once
 #include "backward_work.cuh"
@@ -97,7 +97,7 @@ DEVICE void finish_gates(const Params& p, const Work& w) {
   (i == 0 ? p.dbias_terms : p.da_terms)[w.unit] = sum;
 }
 
-// What this warp has of the sums of two rows, which it has put there for the heads before.
+// The part of the sums of two rows that this warp has, which it has put there for the heads before.
 DEVICE float2 sums_before(const Work& w, int of, bool is_first) {
   if (is_first) return make_float2(0.f, 0.f);
   return make_float2(w.row_sums(of, w.rows + row_of(0))[w.part], w.row_sums(of, w.rows + row_of(2))[w.part]);

@@ -1,15 +1,15 @@
-// What a chunk of a head is for the walks and the gradients: its keys and queries as units, its decays, the products A of queries and M of keys with keys
+// A chunk of a head is prepared for the walks and the gradients: its keys and queries as units, its decays, the products A of queries and M of keys with keys
 // (see the operation's header), and T = (I + M)^-1. With decays of channels keys and queries are written with their decays, too.
 #include "backward_tiles.cuh"
 
 constexpr int PITCH = pitch_of(PADDED_KEYS), M_PITCH = SPAN + 4, LINE = PADDED_KEYS + 1;
-// of keys, queries and, with decays of channels, sums
+// tiles of keys, queries and, with decays of channels, sums
 constexpr int TILES_BYTES = round_up(BY_CHANNEL ? 3 * SPAN * LINE * 4 : 2 * SPAN * PITCH, 16);
 
 // Heads of values that are taken at once.
 constexpr int TOGETHER = GROUP % 2 == 0 && 2 * SPAN <= THREADS ? 2 : 1;
 
-// What a head of values has in shared memory.
+// The shared memory of a head of values.
 struct Room {
   f32 log[SPAN], tokens[TOKEN_ROWS][SPAN];
   alignas(16) f32 m[SPAN * M_PITCH];
@@ -21,7 +21,7 @@ DEVICE f32 log_of_step(const Params& p, const Head& head, const Chunk& chunk, in
   if (!HAS_GATE || step >= chunk.rows) return 0.f;
   const i64 t = chunk.start + step;
   const f32 log = BY_CHANNEL ? head.log_decay_of(p, to_f32(*at<GATE>(p.g, chunk.batch, t, head.head, channel)), channel) : head.log_decay_at(p, chunk.batch, t);
-  // what is below is zero as a decay, and an infinite sum would have no differences
+  // a smaller sum is zero as a decay, and an infinite sum would have no differences
   return log < -LOWEST ? -LOWEST : log;
 }
 

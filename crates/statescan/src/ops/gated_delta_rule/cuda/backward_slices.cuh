@@ -84,7 +84,7 @@ struct Slice {
     return sum;
   }
 };
-// What comes by asynchronous copies: dy, and with a head's first slice its tokens.
+// These come by asynchronous copies: dy, and with a head's first slice its tokens.
 DEVICE void copy_slice(const Params& p, const Work& w, i64 head, int turn, int slice, int place) {
   const i64 unit = w.index * p.heads + head;
   if (slice == 0) copy_tokens(reinterpret_cast<f32*>(w.tile(TOKENS_AT) + turn * TOKEN_BYTES), p.tokens + unit * TOKEN_ROWS * SPAN);

@@ -1,4 +1,4 @@
-// What the kernels of the backward pass share: chunks of steps, tiles of shared memory, and blocks of products out of them.
+// The kernels of the backward pass share this: chunks of steps, tiles of shared memory, and blocks of products out of them.
 //
 // A chunk has SPAN steps of a piece of time that is walked on its own (see inputs.cuh); steps behind the end of a piece are zeros with a decay of one.
 // Where runs of steps begin anywhere in a row (HAS_RUNS) a chunk has parts of several: the state before it counts for its first one alone, and the one

@@ -18,7 +18,7 @@ constexpr int STAGE_BYTES = LAST_AT + LAST_BYTES;
 constexpr int EXCHANGE_AT = STAGES * STAGE_BYTES, EXCHANGED = HALVES == 2 ? ROW_BLOCKS * 8 : 0;   // numbers of a thread
 static_assert(EXCHANGE_AT + EXCHANGED * COMPUTE * 4 == SHARED);
 
-// What a block walks over.
+// The work of a block.
 struct Walk {
   Piece piece;
   i64 head, chunk;   // of values, and the piece's first chunk

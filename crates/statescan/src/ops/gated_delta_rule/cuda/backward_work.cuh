@@ -1,4 +1,4 @@
-// What kernels for gradients of chunks share: a chunk of a head of keys, whose heads of values are taken in turn, and what warps add up. Columns of values
+// Kernels for gradients of chunks share this: a chunk of a head of keys, whose heads of values are taken in turn, and what warps add up. Columns of values
 // come in slices.
 #pragma once
 #include "backward_tiles.cuh"
@@ -48,7 +48,7 @@ struct Work {
 // which sums over channels
 constexpr int QUERY_DQ = 0, KEY_R = 1, KEY_WRITTEN = 2, KEY_END = 3, OWN_PAIR = 4, UNIT_Q = 5, UNIT_K = 6;
 
-// What a warp adds up: rows of steps by keys, and by steps. With one decay for all channels those of dq and dk are sums over heads.
+// A warp adds up rows of steps by keys, and by steps. With one decay for all channels those of dq and dk are sums over heads.
 struct Totals { Square q[OWN_BLOCKS], k[OWN_BLOCKS]; };
 struct Parts { Square q[OWN_BLOCKS], r[OWN_BLOCKS], w[OWN_BLOCKS]; };
 

@@ -11,7 +11,7 @@ constexpr int HELPERS = 128, THREADS = HELPERS + 32 * WARPS;
 constexpr int LANES = 8, ROWS = PADDED_KEYS / LANES, OF_WARP = 32 / LANES * OWN, COLUMNS = WARPS * OF_WARP;
 constexpr int PITCH = PADDED_KEYS + 4;   // lines of a tile begin in other banks
 
-// What a step has besides rows: the decay of a head; beta over the length of the key; one over that length; scale over the length of the query;
+// A step has besides rows: the decay of a head; beta over the length of the key; one over that length; scale over the length of the query;
 // their product as they lie; whether it begins a sequence.
 struct alignas(16) Step { f32 decay, write, key, read, product; u32 begins, free[2]; };
 
@@ -51,7 +51,7 @@ DEVICE void load_rows(f32 (&to)[STEPS][ROOM], const Strided& from, const Rows& r
   static_assert(COUNT % WIDTH == 0 && LENGTH % WIDTH == 0 && !(BY_TIME && WIDTH > 1), "pieces fill a line");
 #pragma unroll
   for (int rounds = 0; rounds < ROUNDS; rounds += TOGETHER) {
-    // what is stored waits for one load, not for each
+    // stores wait for one load, not for each
     Neighbours<E, WIDTH> some[TOGETHER];
 #pragma unroll
     for (int k = 0; k < TOGETHER; k++) {

@@ -1,4 +1,4 @@
-// What every kernel of the gated delta rule reads by the same rules: sequences, and gates of a head. Parameters begin with `Inputs`.
+// Every kernel of the gated delta rule reads these by the same rules: sequences, and gates of a head. Parameters begin with `Inputs`.
 #pragma once
 #include "sequences.cuh"
 #include "gates.cuh"
@@ -58,7 +58,7 @@ struct Head {
     if constexpr (!HAS_GATE || BY_CHANNEL) return 0.f;
     return log_decay(to_f32(*at<GATE>(p.g, batch, t, head)), bias, rate, p.lower_bound);
   }
-  // That of a key channel, from its gate.
+  // The logarithm of the decay of a key channel, from its gate.
   DEVICE f32 log_decay_of(const Inputs& p, f32 gate, i64 n) const {
     f32 own = 0.f;
     if constexpr (HAS_BIAS) own = to_f32(*at<BIAS>(p.bias, head, n));

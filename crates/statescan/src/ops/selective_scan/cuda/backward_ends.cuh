@@ -27,7 +27,7 @@ DEVICE void finish_tile(const Thread& t, char* raw, i64 first_step, Window<false
     finish_map<NARROW_C>(p.dc + block * (NARROW_C ? 1 : PARTS) * DSTATE * p.seqlen, p.seqlen, first_step, sums + C_SUMMED, low, high);
 }
 
-// What a block leaves at the end: for other segments, or terms of sums over rows.
+// A block leaves this at the end: numbers for other segments, or terms of sums over rows.
 DEVICE void finish_block(const Thread& t, const States& s, const f32 (&steps_in_all)[WIDTH], const ChannelSums& channel_sums) {
   if constexpr (ENDS) {
     leave_ends(t, s, steps_in_all);

@@ -6,7 +6,7 @@ static_assert(given<bool>(TERMS_VECTOR, HAS_DX, DX_VECTOR, HAS_DDT, DDT_VECTOR, 
               given<bool>(DZ_VECTOR, HAS_DDT_A, DDT_A_VECTOR) &&
               given_types<DX, DDT, DZ, DDT_A>());
 
-// What the block has for a varying map: the sum over its warps, to the block's place in the workspace.
+// The sum of a block for a varying map goes, over its warps, to the block's place in the workspace.
 template <bool NARROW> DEVICE void finish_map(f32* to, i64 seqlen, i64 first_step, const char* summed, int low, int high) {
   constexpr int ROW_QUADS = STEPS / 4;
   each<(NARROW ? 1 : PARTS) * PADDED * ROW_QUADS, THREADS>([&](int i, int) {
@@ -30,7 +30,7 @@ template <bool NARROW> DEVICE void finish_map(f32* to, i64 seqlen, i64 first_ste
   });
 }
 
-// Of a thread's channels in `finish`, one for each round: gradients of the skip and of the bias.
+// Gradients of the skip and of the bias of a thread's channels in `finish`, one for each round.
 constexpr int ROUNDS = (QUADS + THREADS - 1) / THREADS;
 struct ChannelSums { f32 skip[ROUNDS], bias[ROUNDS]; };
 

@@ -14,7 +14,7 @@ template <typename Job> DEVICE void each_owned(Job job) {
     for (int r = 0; r < STATES; r++) job(k, r);
 }
 
-// What a thread works on: k counts its channels, r its states of each.
+// A thread works on these: k counts its channels, r its states of each.
 struct Thread : Block {
   int lane, slot;
 
@@ -114,7 +114,7 @@ DEVICE void take_over(const Thread& t, States& s) {
     });
 }
 
-// What a segment leaves on its own: the gradient of the state before it, and the sum of its steps.
+// A segment leaves this on its own: the gradient of the state before it, and the sum of its steps.
 DEVICE void leave_ends(const Thread& t, const States& s, const f32 (&steps_in_all)[WIDTH]) {
   const Params& p = t.p;
   each_owned([&](int k, int r) {

@@ -79,7 +79,7 @@ DEVICE void sum_slots(Field (&v)[STATES][SPAN], int r) {
   }
 }
 
-// What remains to be summed over the slots, then to the warp's tile (state, part, step).
+// The rest is summed over the slots, then goes to the warp's tile (state, part, step).
 DEVICE void finish_slots(f32* summed, Field (&v)[STATES][SPAN], int span) {
 #pragma unroll
   for (int r = 0; r < STATES; r += EXCHANGED) {

@@ -80,20 +80,20 @@ DEVICE void carry(const Thread& t, States& s, f32 (&steps_in_all)[WIDTH]) {
 
 // ---- backwards
 
-// Where a thread is on the way back: the channel k and the state r in a span, which begins at `step` of its tile.
+// The place of a thread on the way back: the channel k and the state r in a span, which begins at `step` of its tile.
 struct Where {
   int piece, span, step;
   i64 first_step;
   int k, r;
 };
 
-// What a channel has in a span.
+// The numbers of a channel in a span.
 struct ChannelSpan {
   Steps d;
   f32 u[SPAN], q[SPAN];
 };
 
-// What a state has in a span, and what is computed again: decays, and states before and after each step.
+// The numbers of a state in a span, which are computed again: decays, and states before and after each step.
 struct StateSpan { Field b[SPAN], c[SPAN], decay[SPAN], before[SPAN], after[SPAN]; };
 
 // One state of a channel in a span; `db` and `dc` are gradients of varying maps.

@@ -137,7 +137,7 @@ struct AllShifts : Shifts {
   DEVICE AllShifts(const Params& p, const Work& w) : Shifts(p, w), dy(at<DY>(p.dy, w.batch, w.first), p.dy.stride[1], p.dy.stride[2]) {}
 };
 
-// What a block works on.
+// The work of a block, and its place in it.
 struct Block {
   const Params& p;
   const Work& w;

@@ -1,4 +1,4 @@
-// What the segments of a slice do on their own, put together in the order of a walk: from the state before them to the state after them or, for a
+// The ends of the segments of a slice are put together in the order of a walk: from the state before them to the state after them or, for a
 // backward pass, from the gradient by the state after them to that by the state before them. A thread has one state of a channel.
 #include "tiles.cuh"
 

@@ -6,7 +6,7 @@
 DEVICE void meet_helpers() { meet<1, THREADS>(); }
 DEVICE void meet_all() { meet<2, THREADS + SCANNERS>(); }
 
-// What starts from zero for want of the right state is scanned again.
+// Steps that start from zero for want of the right state are scanned again.
 DEVICE bool has_outputs(const Work& w) { return PASS != Pass::Ends || (!TWO_PHASE && w.segment == 0); }
 
 // The tiles of a block, and what its channels have for all steps, in shared memory.

@@ -18,7 +18,7 @@ template <typename Job> DEVICE void each_owned(Job job) {
   for (int r = 0; r < STATES; r++) job(r);
 }
 
-// What a thread works on; r counts its states.
+// A thread works on these; r counts its states.
 struct Scanner {
   const Params& p;
   const Work& w;

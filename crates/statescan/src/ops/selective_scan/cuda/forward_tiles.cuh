@@ -73,7 +73,7 @@ template <bool WHOLE> DEVICE void prepare_pairs(const Params& p, char* ready, ch
 
 // ---- finish
 
-// What a thread finishes at once: four steps of a channel. But where steps are neighbours in memory that cannot be stored at once, it is a
+// A thread finishes four steps of a channel at once. But where steps are neighbours in memory that cannot be stored at once, it is a
 // step of four channels, so that neighbouring threads store neighbours.
 constexpr bool ACROSS = Y_BY_TIME && !Y_VECTOR && CHANNELS % 4 == 0;
 struct Four {
@@ -115,7 +115,7 @@ template <typename Tile, typename E> DEVICE Quad<E> read_four(char* tile, const 
   return quad;
 }
 
-// Of a tile: sums over states by lane, the arguments as they are stored, and the output.
+// A tile has sums over states by lane, the arguments as they are stored, and the output.
 struct Unfinished {
   const char* partials;
   char* raw;

@@ -36,7 +36,7 @@ template <typename E, Copy COPY, int ROWS, int STEPS, int THREADS, bool DENSE = 
     DEVICE int of(int line) const { return SHIFTED ? int((first + line * stride) % PIECE) : 0; }
   };
 
-  // Where this thread's part of the next tile comes from; the address advances from tile to tile.
+  // The address of this thread's part of the next tile; it advances from tile to tile.
   struct Source {
     const E *first, *own;                 // the first line, and this thread's first piece
     i64 line_stride, along_line, to_next, to_next_tile;   // from piece to piece, from a round's line to that of the next round

@@ -1,4 +1,4 @@
-// What both passes of a selective scan are built from: what a block works on, and the maps B and C.
+// Both passes of a selective scan are built from this: the work of a block, and the maps B and C.
 #pragma once
 #include "raw_tile.cuh"
 #include "slots.cuh"
@@ -41,7 +41,7 @@ DEVICE f32 slope_of(const Inputs& p, f32 dt, const f32* biases, int channel) {
   return Dt::slope(dt, HAS_BIAS ? biases[channel] : 0.f, p.dt_low, p.dt_high);
 }
 
-// What a block works on.
+// The work of a block.
 struct Work {
   int row, batch;        // where states lie, where steps lie
   i64 place;             // where a pool has the row's slots: of sequences in pieces, which a block walks one after the other, that of the piece

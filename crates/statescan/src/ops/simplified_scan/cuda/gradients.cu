@@ -83,7 +83,7 @@ DEVICE complex64 state_before(const GradientParams& p, const Work& w, const Forw
   return compose<true>(forward.all()).before.apply(x);
 }
 
-// What a warp does behind the backward walk of each tile.
+// A warp does this behind the backward walk of each tile.
 struct Gradients {
   const GradientParams& p;
   const Work& w;

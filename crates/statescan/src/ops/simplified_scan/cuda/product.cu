@@ -68,7 +68,7 @@ template <typename E, int LINES, int LENGTH, bool LINES_FIRST, bool WIDE> struct
   }
 };
 
-// What a warp forms: 16 rows x 8 columns each.
+// A warp forms these sums, of 16 rows x 8 columns each.
 struct Sums {
   FragmentC v[2 * PAIRS][OUT_PARTS];
 

@@ -1,4 +1,4 @@
-// What products on both kinds of tensor-core instructions have in common: the depths that a block goes through, and where sums go.
+// Products on both kinds of tensor-core instructions have this in common: the depths that a block goes through, and where sums go.
 #pragma once
 
 static_assert(given<bool>(OVER_TIME, HAS_SKIP, OUT_WIDE) && given<int>(TERM_PARTS, DEPTH) && given_types<OUT, SKIP, EXTRA>());
@@ -27,7 +27,7 @@ template <typename Index> struct Depths {
 
 DEVICE int at_most(i64 count, int most) { return int(min(count, i64(most))); }
 
-// What is added to a column, or to the one behind it.
+// The number that is added to a column, or to the one behind it.
 DEVICE f32 skip(const Params& p, i64 batch, i64 row, i64 column, int behind) {
   if (!HAS_SKIP || column + behind >= p.columns) return 0.f;
   return to_f32(*at<SKIP>(p.skip, row)) * to_complex(*at<EXTRA>(p.extra, batch, row, column + behind)).re;
@@ -52,7 +52,7 @@ DEVICE void put_pair(const Params& p, i64 batch, i64 row, i64 column, const comp
   }
 }
 
-// The same in the terms of a slice: (slice, part, row, column)
+// Puts a pair into the terms of a slice: (slice, part, row, column)
 DEVICE void put_terms(const Params& p, i64 slice, i64 row, i64 column, const complex64 (&pair)[2]) {
 #pragma unroll
   for (int part = 0; part < OUT_PARTS; part++) {

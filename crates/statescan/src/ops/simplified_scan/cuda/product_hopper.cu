@@ -199,7 +199,7 @@ struct StreamedNumbers {
 
 constexpr DEVICE int least(int a, int b) { return a < b ? a : b; }
 
-// What a skip multiplies: read before a tile's products, so that it is there after them.
+// The inputs that a skip multiplies are read before a tile's products, so that they are there after them.
 struct Extra {
   EXTRA v[HAS_SKIP ? 32 : 1];
 

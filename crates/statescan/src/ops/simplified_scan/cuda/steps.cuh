@@ -1,4 +1,4 @@
-// What the walks over time are built from: rows of steps, step sizes and coefficients, states in tensors, and how steps compose.
+// The walks over time are built from this: rows of steps, step sizes and coefficients, states in tensors, and how steps compose.
 //
 // A warp walks the steps of one state of one row, 32 x ITEMS at a time (a tile); a lane has ITEMS neighbouring steps of it. A lane composes its
 // steps to one, lanes exchange theirs, and each knows the state before its first step. No two warps share anything.
@@ -63,7 +63,7 @@ template <bool FORWARDS> DEVICE Composed compose(Step own) {
 
 // ---- segments of time
 
-// What a warp walks: a state of a row, and the tiles of a segment, which are numbered in the direction of the walk.
+// A warp walks a state of a row, and the tiles of a segment, which are numbered in the direction of the walk.
 struct Work {
   i64 batch, n, row, segment;
   i64 first, last;   // tiles
@@ -80,7 +80,7 @@ struct Work {
   }
 };
 
-// What a segment composes to: five numbers.
+// A segment composes to five numbers.
 DEVICE f32* end_of(const Inputs& p, const Work& w, i64 segment) { return p.ends + (segment * p.batch * p.dstate + w.row) * 5; }
 DEVICE void leave_segment(const Inputs& p, const Work& w, const Step& s) {
   if (lane_of() != 0) return;
@@ -180,7 +180,7 @@ template <typename E, int WIDTH> DEVICE void store_steps(const f32 (&v)[ITEMS], 
   }
 }
 
-// The same for a row of the workspace, whose steps lie side by side and begin at 16 bytes.
+// Loads of a row of the workspace, whose steps lie side by side and begin at 16 bytes.
 DEVICE complex64* row_of(complex64* numbers, const Inputs& p, const Work& w) { return numbers + w.row * p.pitch; }
 DEVICE void load_row(complex64 (&out)[ITEMS], const complex64* row, i64 first, i64 seqlen) {
   typedef Neighbours<complex64, 2> Two;
@@ -305,7 +305,7 @@ struct Sizes {
       load_steps<E, WIDTH>(to, row, of.stride[2], first, seqlen);
     }
   }
-  // those of the steps that exist; behind them nothing decays
+  // step sizes of the steps that exist; behind them nothing decays
   DEVICE void coefficients(Coefficients (&out)[ITEMS], const State& state, i64 first, i64 seqlen) const {
     Coefficients steady;
     if constexpr (STEADY) steady = state.coefficients(d[0], da[0]);

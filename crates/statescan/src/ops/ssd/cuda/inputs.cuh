@@ -1,4 +1,4 @@
-// What every kernel of SSD reads by the same rules: pieces of sequences, states in tensors, step sizes of a head.
+// Every kernel of SSD reads these by the same rules: pieces of sequences, states in tensors, step sizes of a head.
 #pragma once
 #include "sequences.cuh"
 
@@ -57,7 +57,7 @@ struct Head {
   DEVICE f32 weight(const Inputs& p, f32 dt) const { return Dt::of(dt, bias, p.dt_low, p.dt_high); }
 };
 
-// What a step is as a weight and for the decay.
+// A step as a weight, and for the decay.
 struct StepSizes { f32 weight, decay; };
 DEVICE StepSizes step_sizes(const Inputs& p, const Head& constants, i64 batch, i64 head, i64 t) {
   StepSizes d;

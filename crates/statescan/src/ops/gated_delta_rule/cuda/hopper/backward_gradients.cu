@@ -13,10 +13,10 @@ static_assert(STAGES_AT + 2 * STAGE_BYTES == SHARED, "the plan has counted the s
 
 struct Pairs { Square of[ROW_BLOCKS]; };   // 16 rows of a, or of m
 
-// What is the same for all heads of values, in shared memory.
+// The shared memory that is the same for all heads of values.
 struct Fixed { Chunk chunk; i64 index, key_head; };
 static_assert(sizeof(Fixed) <= 64);
-// The same work, of which the compiler does not know that it is the same: it would keep more addresses for the next use than it has registers.
+// This is the same work, and the compiler does not know that: it would keep more addresses for the next use than it has registers.
 DEVICE Work again(const Work& w) {
   Work own = w;
   own.shared += hidden_zero(), own.rows += hidden_zero();
@@ -232,7 +232,7 @@ DEVICE void multiply_pairs(const Work& w, Parts& parts) {
 #pragma unroll
   for (int k = 0; k < 4; k++) load_matrices<true>(of_a[k].v, w.tile(A_AT) + columns_at() + k * 2048), load_matrices<true>(of_m[k].v, w.tile(BETA_M_AT) + columns_at() + k * 2048);
   const u64 a = operand(w.tile(A_AT)), m = operand(w.tile(M_AT)), keys = operand(w.tile(w.part * TILE)), queries = operand(w.tile(Q_AT + w.part * TILE));
-  // what the compiler puts later it orders by itself, with a warning
+  // the compiler orders by itself the instructions that it puts later, with a warning
   pin(sums_of(parts.q).v), pin(sums_of(parts.r).v), pin(sums_of(parts.w).v);
   products_fence();
 #pragma unroll

@@ -10,7 +10,7 @@ static_assert(given<bool>(SEGMENTED, HAS_Y, HAS_INITIAL, HAS_FINAL));
 constexpr int S_AT = STAGES * STAGE, D_AT = S_AT + KEYS * 128, Y_AT = D_AT + TILE, BARRIERS_AT = Y_AT + TILE;
 constexpr int WRITERS = 3;
 
-// of a pair of warps, one of each warpgroup that computes, where there are four
+// each pair of warps has its own, one warp of each warpgroup that computes, where there are four
 struct Barriers {
   Ring ring;
   Barrier state_full[4], state_free[4], update_full[4], update_free[4], y_full, y_free;
@@ -72,7 +72,7 @@ struct Chain : Keeper {
   DEVICE int units_from(int chunk) const {
     u32 there = 0;
     while (!(there & 1)) there = __ballot_sync(~0u, chunk + lane < w.chunks && flag_is_set(p.flags + w.first + chunk + lane));
-    // what other threads have written is read by the copy engine
+    // the copy engine reads numbers that other threads have written
     asm volatile("fence.proxy.async;" ::: "memory");
     __syncwarp();
     return there == ~0u ? 32 : __ffs(~there) - 1;
@@ -173,7 +173,7 @@ struct Chain : Keeper {
 
   // ---- the state: a warpgroup
 
-  // What it is handed over to.
+  // The place that it is handed over to.
   struct Reader {
     static constexpr int WARPGROUPS = 1, READS = 0;
     const Chain& chain;

@@ -1,4 +1,4 @@
-// What walks over the chunks of a sequence have in common: a block has 64 columns of a head, whose state (or its gradient) a warpgroup keeps, transposed,
+// Walks over the chunks of a sequence have this in common: a block has 64 columns of a head, whose state (or its gradient) a warpgroup keeps, transposed,
 // in the sums of its products. Tiles of chunks come in stages.
 #pragma once
 #include "unit.cuh"
@@ -6,12 +6,12 @@
 static_assert(given<int>(STAGES, KEYS, VALUES, GROUP, VALUE_TILES) && given<bool>(BY_CHANNEL));
 
 constexpr int SLICES = VALUES / 64;
-// of a stage: keys and queries as they lie, unless they come with the unit, values, and the unit
+// a stage has keys and queries as they lie, unless they come with the unit, values, and the unit
 constexpr int V_AT = BY_CHANNEL ? 0 : 2 * PANELS * TILE, UNIT_AT = V_AT + VALUE_TILES * TILE, STAGE = UNIT_AT + UNIT_BYTES;
 constexpr int K_AT = BY_CHANNEL ? UNIT_AT + READ_K_AT : 0, WRITTEN_AT = BY_CHANNEL ? UNIT_AT + WRITTEN_K_AT : 0;
 constexpr int Q_AT = BY_CHANNEL ? UNIT_AT + READ_Q_AT : PANELS * TILE;
 
-// Of how many segments of a sequence's chunks a block walks over which one.
+// The segment of a sequence's chunks that a block walks over, and how many there are.
 struct Segment { int index, count; };
 
 // The columns of a block, of a piece's head.
@@ -52,7 +52,7 @@ struct Columns {
 
   DEVICE char* stage(const Turn<STAGES>& turn) const { return shared + turn.at * STAGE; }
   DEVICE static const f32* factors(const char* stage, int of) { return reinterpret_cast<const f32*>(stage + UNIT_AT + FACTORS_AT) + of; }
-  // those of the columns of a thread's sums; with decays of channels the tiles have them
+  // decays of the columns of a thread's sums; with decays of channels the tiles have them
   DEVICE void load_factors(float2 (&to)[8], const char* stage, int of) const {
 #pragma unroll
     for (int n = 0; n < 8; n++) to[n] = BY_CHANNEL ? make_float2(1.f, 1.f) : *reinterpret_cast<const float2*>(factors(stage, of) + 8 * n + pair);

@@ -1,4 +1,4 @@
-// What segments leave alone (`keeper.cuh`), but for the last one: two warpgroups of a block keep 64 columns each, of the state that begins with zeros or
+// Segments leave this alone (`keeper.cuh`), but for the last one: two warpgroups of a block keep 64 columns each, of the state that begins with zeros or
 // of the transition, which is the state that begins with the identity and has no values. A warp loads.
 constexpr int VALUE_TILES = 1;   // of a stage
 
@@ -60,7 +60,7 @@ struct Ends : Keeper {
     Turn<STAGES> turn;
     Nobody nobody;
     walk(s, ring, turn, values_at, nobody);
-    // where there is an odd number of slices, one has been kept twice
+    // one slice has been kept twice where their number is odd
     if (2 * pair + warpgroup >= ALL) return;
     if (is_state)
       each_number(s, [&](f32& v, int n, int column) { end[n * VALUES + column] = v; });

@@ -1,4 +1,4 @@
-// What makes units (`unit.cuh`), whatever decays are: a warpgroup has a chunk of a head of keys, and makes a unit for each head of values.
+// Units (`unit.cuh`) are made here, whatever decays are: a warpgroup has a chunk of a head of keys, and makes a unit for each head of values.
 //
 // A warp inverts a diagonal block of 16 x 16 by substitution, a column a thread, then forms the blocks of T below it, transposed:
 // T[q,w]^T = -(sum of T[l,w]^T M[q,l]^T) T[q,q]^T, each of them sums that become factors as they lie.

@@ -1,4 +1,4 @@
-// What the kernels on Hopper share: chunks of 64 steps, and the units that the first kernel leaves for the second one.
+// The kernels on Hopper share this: chunks of 64 steps, and the units that the first kernel leaves for the second one.
 //
 // With the decays c (sums of logarithms from the start of the chunk), Gamma[i,j] = exp(c[i] - c[j]) and keys and queries as they lie, a unit has
 //
@@ -21,14 +21,14 @@ constexpr int UNIT_BYTES = BY_CHANNEL ? READ_Q_AT + PANELS * TILE : STAGED_BYTES
 // places in a unit's factors
 constexpr int ENTERING = 0, LEAVING = CHUNK, READING = 2 * CHUNK, WHOLE = BY_CHANNEL ? 0 : 3 * CHUNK, BETAS = 4 * CHUNK;
 
-// Of a segment of chunks, numbers of f32: the state that it ends with if it begins with zeros, (key, column), in whose place goes the state that it does
+// A segment of chunks has these numbers of f32: the state that it ends with if it begins with zeros, (key, column), in whose place goes the state that it does
 // begin with, then the transition that it multiplies a state by, transposed.
 constexpr int TRANSITION_AT = KEYS * VALUES, END = TRANSITION_AT + KEYS * KEYS;
 
 // The operand of 16 columns of a tile of panels of 64.
 DEVICE u64 columns_of(u64 tile, int k) { return further(tile, u32(k / 4 * TILE + k % 4 * 32)); }
 
-// Where the units of a sequence begin: sequences of bounds may end within a chunk, so that each has as many places as it may need.
+// The place that the units of a sequence begin at: sequences of bounds may end within a chunk, so that each has as many places as it may need.
 DEVICE i64 first_unit(const Inputs& p, i64 start, i64 k) { return SEQUENCES == Sequences::Bounds ? start / CHUNK + k : 0; }
 
 // The steps of a unit of a row; none where the place is not needed.

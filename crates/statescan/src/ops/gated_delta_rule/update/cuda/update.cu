@@ -6,7 +6,7 @@
 #include "step_slots.cuh"
 
 constexpr int LANES_P = THREADS / LANES_N;
-// of a thread: neighbours along keys and along columns, pieces of keys, keys and columns
+// a thread has neighbours along keys and along columns, pieces of keys, keys and columns
 constexpr int VECTOR_N = BY_COLUMN ? 1 : VECTOR, VECTOR_P = BY_COLUMN ? VECTOR : 1;
 constexpr int PIECES = KEYS == 0 ? 1 : (KEYS + LANES_N * VECTOR_N - 1) / (LANES_N * VECTOR_N);
 constexpr int OWN_KEYS = PIECES * VECTOR_N, OWN_COLUMNS = GROUPS * VECTOR_P;
@@ -58,7 +58,7 @@ template <typename Job> DEVICE void each_vector(const Params& p, const Strided& 
 
 // States that are read.
 DEVICE const Strided& states_before(const Params& p) { return APART ? p.before : p.state; }
-// Where the state before a sequence lies, and where that after a token of it goes: without slots each sequence has its own, after its last token.
+// The places of the state before a sequence, and of the one after a token of it: without slots each sequence has its own, after its last token.
 DEVICE i64 state_read(const Params& p, i64 sequence) { return SLOTTED ? slot_read(p.slots, sequence) : sequence; }
 DEVICE i64 state_written(const Params& p, i64 sequence, const Tokens& tokens, i64 token) {
   if constexpr (SLOTTED) return slot_written(p.slots, sequence, tokens, token);
@@ -92,7 +92,7 @@ DEVICE void add_up(f32 (&sums)[PADDED_SUMS]) {
   }
 }
 
-// What a step does with the keys of a thread.
+// The numbers of a step along the keys of a thread.
 struct Keys {
   f32 q[OWN_KEYS], k[OWN_KEYS], decay[OWN_KEYS];   // one decay of all keys is the first
 

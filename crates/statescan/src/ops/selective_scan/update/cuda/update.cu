@@ -135,14 +135,14 @@ template <typename Job> DEVICE void each_round(int lane, Job job) {
   }
 }
 
-// What a token brings to the channels of a thread: it is loaded while the one before it is computed. A lane finishes one of the channels.
+// The numbers that a token brings to the channels of a thread: they are loaded while the one before it is computed. A lane finishes one of the channels.
 constexpr int STEPS = STEP_TIED ? 1 : CHANNELS;
 struct Token {
   Neighbours<B, VECTOR> b[SOME_ROUNDS];
   Neighbours<C, VECTOR> c[SOME_ROUNDS];
   f32 x[CHANNELS], step[STEPS], decay_step[STEPS], gate;
 };
-// Where tokens lie, from the next one on.
+// The places of tokens, from the next one on.
 struct Source {
   const B* b;
   const C* c;

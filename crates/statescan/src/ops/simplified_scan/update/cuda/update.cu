@@ -75,7 +75,7 @@ struct Rows {
   }
 };
 
-// What a lane finishes: the row of its number, if there is one.
+// A lane finishes the row of its number, if there is one.
 struct Own {
   i64 row = 0, slot = -1;
   complex64 sum = {};

@@ -1,4 +1,4 @@
-// What the segments of a walk in two phases have left, put together: the state after all of them, from that before the first one, and the decay of a
+// The ends of the segments of a walk in two phases are put together: the state after all of them, from that before the first one, and the decay of a
 // head over all of them. A warpgroup has the columns and states that a walker has.
 #include "walk_state.cuh"
 

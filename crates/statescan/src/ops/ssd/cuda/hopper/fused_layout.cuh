@@ -75,7 +75,7 @@ struct alignas(16) Powers {
   DEVICE f32 to_end(int step) const { return far ? after[step] : whole; }
 };
 
-// What steps of a unit add up to.
+// The sums over steps of a unit.
 struct StepSums {
   f32 outputs[SPAN];           // rows of V CB times dt, and <ps, C h>
   f32 columns[16 + 32 + 48 + 64];   // columns of V CB, or of 2^cs[j] V CB where powers are near: each warp's, which has no steps after its own
@@ -92,7 +92,7 @@ struct StepSums {
   }
 };
 
-// What a unit has in its stage: tiles, powers, sums, each of which becomes ready and is given back by itself.
+// A unit has in its stage tiles, powers, sums, each of which becomes ready and is given back by itself.
 struct Barriers {
   Barrier full, written, empty;
   Barrier has_state, has_ps, has_xs, p_read;

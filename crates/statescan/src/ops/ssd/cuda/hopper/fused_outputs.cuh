@@ -47,7 +47,7 @@ struct OutputSide : Side<false> {
     for (int i = 0; i < 4; i++) multiply<false>(pairs, rows[i], further(x, i * 32), i > 0);
   }
 
-  // What pairs of steps add to K, whose other triangle is not used, and to sums of rows and columns.
+  // Pairs of steps add these terms to K, whose other triangle is not used, and to sums of rows and columns.
   template <bool FAR> DEVICE void add_pairs(const Sums<64>& pairs, f32 (&rows)[2]) {
     const Powers& of = powers();
     f32 columns[16], own[2];

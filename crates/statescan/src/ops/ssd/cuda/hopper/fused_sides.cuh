@@ -1,4 +1,4 @@
-// What both sides do, each with its own steps as rows.
+// Both sides do this, each with its own steps as rows.
 #pragma once
 #include "fused_layout.cuh"
 
@@ -49,7 +49,7 @@ DEVICE void pack_rows(Rows& rows, const Sums<64>& sums) {
 #pragma unroll
   for (int i = 0; i < 16; i++) rows[i / 4].v[i % 4] = pack_bf16(sums.v[2 * i], sums.v[2 * i + 1]);
 }
-// the same in two terms
+// splits rows into two terms
 DEVICE void split_rows(Rows (&terms)[2], const Sums<64>& sums) {
 #pragma unroll
   for (int i = 0; i < 16; i++) {
@@ -248,7 +248,7 @@ template <bool OF_INPUTS> struct Side {
     fence_async();
   }
 
-  // The same of all of it: each side half, or the inputs all.
+  // Moves all of the state: each side half, or the inputs all.
   DEVICE void move_state() {
     if (!w.has_other) return;
     if constexpr (INPUTS_LEAD || !OF_INPUTS || PANELS > 1) {

@@ -1,4 +1,4 @@
-// What the kernels of SSD on Hopper share: pairs of bf16, sums, maps of packed sequences and parts.
+// The kernels of SSD on Hopper share this: pairs of bf16, sums, maps of packed sequences and parts.
 #pragma once
 #include "packed.cuh"
 

@@ -4,7 +4,7 @@
 
 // ---- the walk: a warpgroup
 
-// What the walkers of a unit share.
+// The walkers of a unit share this.
 struct Room {
   char* const shared;
   Barriers& barriers;
@@ -47,7 +47,7 @@ struct Walker {
     state.read<BEFORE>(p, w.state_row(p, true), head(), column());
     if constexpr (POOLED && PASS == Pass::Ends) state.keep(p, w, head(), tile);
   }
-  // where a block has a single unit, `Work` has them, and spares registers
+  // `Work` has them where a block has a single unit, and spares registers
   DEVICE int head() const { return UNITS == 1 ? w.first_head : own_head; }
   DEVICE int column() const { return UNITS == 1 ? w.first_column : own_column; }
 
@@ -227,7 +227,7 @@ struct Walker {
     for (int k = 0; k < OWN_STATES / 16; k++) multiply<false>(y, s[k], operand(c + k / 4 * PANEL + k % 4 * 32), k > 0);
   }
 
-  // The same of a far chunk: the state's part gets its factors before x times M is added; either part has half of the steps of x.
+  // Starts the products for y of a far chunk: the state's part gets its factors before x times M is added; either part has half of the steps of x.
   DEVICE void multiply_far(Sums<64>& y, const FragmentA (&s)[OWN_STATES / 16], FragmentA (&x)[4 / PARTS], const Powers& of, const char* tiles) {
     const int first = part * (4 / PARTS);
     products_fence();
@@ -349,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(Work::THREADS, 1) ssd_hopper(const 
     registers_down<COPY_REGISTERS>();
     each_part<false>(p, whole, work, barriers, [&](const Work& w) {
       if (threadIdx.x % 128 == 0) copy_tiles(p, w, shared, barriers);
-      // what comes after this walk reads what both have left
+      // the kernel after this walk reads what both have left
       if (RUNS_BESIDE && !FORWARDS && threadIdx.x % 128 == 0) asm volatile("griddepcontrol.wait;" ::: "memory");
       if (warp > 0 && warp - 1 < w.units) compute_powers(p, w, warp - 1, powers[warp - 1], barriers.ready[warp - 1], barriers.taken[warp - 1]);
     });

@@ -1,4 +1,4 @@
-// What walkers are helped with: tiles copied into shared memory, powers of the decays, and lower triangles.
+// Helpers give walkers this: tiles copied into shared memory, powers of the decays, and lower triangles.
 #pragma once
 #include "walk_layout.cuh"
 
@@ -144,7 +144,7 @@ struct Cuts {
   }
   // the steps before a piece's end
   DEVICE static int step(const Params& p, const Work& w, int piece) { return int(min(max(i64(*at<INDEX>(p.cuts, piece + 1)), i64(w.first)), i64(w.end))); }
-  // Those behind a step of the chunk that begins here, or before its first one.
+  // Takes the pieces that end behind a step of the chunk that begins here, or before its first one.
   DEVICE void take(const Params& p, const Work& w, int first, Powers& to) {
     const int begin = next;
     while (next < last && step(p, w, next) <= first + SPAN) next++;

@@ -129,7 +129,7 @@ struct Work {
   // chunks of the row before that one
   DEVICE int chunk_of_row(int chunk) const { return (step(chunk) - first) / SPAN; }
   DEVICE bool is_last() const { return segment + 1 == segments; }
-  // where the states lie that the walk enters the row with, or leaves it with
+  // the places of the states that the walk enters the row with, or leaves it with
   DEVICE StateRow state_row(const Params& p, bool enters) const {
     if constexpr (PACKED) return enters == FORWARDS ? row_before(p, batch, first) : row_after(p, batch, end);
     return enters ? source_of(p, {batch, 0}) : target_of(p, {batch, 0});

@@ -73,7 +73,7 @@ struct State {
       to[i * 128] = make_float4(v[0] * scale, v[1] * scale, v[2] * scale, v[3] * scale);
     }
   }
-  // What a row in segments begins with, apart from the pool: the last segment writes there while the first one reads.
+  // The state that a row in segments begins with, apart from the pool: the last segment writes there while the first one reads.
   DEVICE void keep(const Params& p, const Work& w, int head, int tile) const { leave_at(p, end_of(p, w, int(p.segments), head, tile), 1.f); }
   DEVICE void take(const Params& p, const Work& w, int head, int tile) { take_at(p, end_of(p, w, int(p.segments), head, tile)); }
   DEVICE void take_at(const Params& p, i64 place) {

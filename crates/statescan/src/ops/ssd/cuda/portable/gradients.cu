@@ -148,7 +148,7 @@ struct Sums {
   }
 };
 
-// What a chunk adds to the gradients of a head's parameters, in the threads of the first warp.
+// A chunk adds these terms to the gradients of a head's parameters, in the threads of the first warp.
 struct Terms { f32 a = 0.f, bias = 0.f; };
 
 // Sums from the first step on and to the last step, of the numbers that the threads of the first warp hold for their steps.
@@ -353,7 +353,7 @@ struct Products {
   f32 scale = 1.f;
 };
 
-// What pairs of steps add to dx, and to the sums over T; dx is whole then.
+// Pairs of steps add these terms to dx, and to the sums over T; dx is whole then.
 DEVICE void add_pairs(Sums& sums, FragmentC (&dx)[2 * PAIRS], const Products& products, const Steps& steps, const char* tiles) {
   FragmentC pairs[WARPS][2];   // <x[j], p[i]>
   if constexpr (HAS_STEPS) times_lines<RoomyTile, XTile>(pairs, tiles + X_AT, tiles + P_AT);

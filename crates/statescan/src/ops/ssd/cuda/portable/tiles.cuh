@@ -1,4 +1,4 @@
-// What the kernels on `mma.sync` are built from: pieces of time, steps and decays within a piece, tiles of x, B, C, and states.
+// The kernels on `mma.sync` are built from this: pieces of time, steps and decays within a piece, tiles of x, B, C, and states.
 //
 // Time is walked in pieces: up to SPAN steps that lie between two multiples of SPAN and belong to one sequence. Rows of a tile behind a piece's
 // last step are zero, so that no number of another sequence is ever multiplied.
@@ -247,7 +247,7 @@ DEVICE void load_cotangent(char* tile, const Inputs& p, const Lines& of, i64 col
   }
 }
 
-// What has been started is there for all threads.
+// Copies that have been started are there for all threads.
 DEVICE void all_loaded() {
   copy_async_commit();
   copy_async_wait();
@@ -256,12 +256,12 @@ DEVICE void all_loaded() {
 
 // ---- sums
 
-// Of the numbers that four threads hold of a row.
+// The sum of the numbers that four threads hold of a row.
 DEVICE f32 sum_of_row(f32 v) {
   v += __shfl_xor_sync(~0u, v, 1);
   return v + __shfl_xor_sync(~0u, v, 2);
 }
-// Of the numbers that eight threads hold of a column.
+// The sum of the numbers that eight threads hold of a column.
 DEVICE f32 sum_of_column(f32 v) {
   v += __shfl_xor_sync(~0u, v, 4);
   v += __shfl_xor_sync(~0u, v, 8);

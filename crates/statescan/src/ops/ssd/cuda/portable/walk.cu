@@ -252,7 +252,7 @@ struct Output {
   }
 };
 
-// What a piece adds to the state, and to y where it is formed.
+// A piece adds these terms to the state, and to y where it is formed.
 DEVICE void advance(State& state, Output* output, const Steps& steps, const char* factor, const char* map) {
   // while products are added, the state has the scale of their weights
   const f32 scale = !HAS_SCALES ? 1.f : FORWARDS ? steps.after_scale : steps.before_scale;
