@@ -273,8 +273,16 @@ def test_what_is_refused():
     raw = (gates, v[..., 0], gates, v[..., 0])
     with pytest.raises(NotImplementedError, match="1 and 20 as `beta` and `threshold`"):
         vllm.fused_sigmoid_gating_delta_rule_update(*raw, q, q, v, threshold=10.0)
-    with pytest.raises(NotImplementedError, match="no `cache_replayssm`"):
+    with pytest.raises(ValueError, match="`cache_replayssm` excludes `disable_state_update=False`"):
+        flashinfer.gated_delta_rule_mtp(q, q, v, pool, index(0), *raw, cache_replayssm=True, disable_state_update=False)
+    with pytest.raises(ValueError, match="`replayssm_rawv` must be of shape .*got None"):
         flashinfer.gated_delta_rule_mtp(q, q, v, pool, index(0), *raw, cache_replayssm=True)
+    windows = [torch.zeros(2, 3, 1, 2, width) for width in (3, 4)] + 2 * [torch.zeros(2, 3, 1, 2)]
+    states = pool.expand(2, *pool.shape)
+    with pytest.raises(ValueError, match="`track_state_indices` and `track_steps` must be given together"):
+        flashinfer.gated_delta_rule_replayssm_commit(states, *windows, index(0), index(1), track_steps=index(0))
+    with pytest.raises(ValueError, match="`rawv_cache` must be of shape .2, 2, heads, 2, ..., got .2, 3, 1, 2, 3."):
+        flashinfer.gated_delta_rule_replayssm_commit(states, *windows, index(0), index(1))
     with pytest.raises(ValueError, match="`ssm_state_indices` excludes `disable_state_update`"):
         flashinfer.gated_delta_rule_mtp(q, q, v, pool, index(0), *raw, ssm_state_indices=index(0)[None])
     with pytest.raises(ValueError, match="`state` must be given, or `initial_state` with `initial_state_indices`"):

@@ -194,6 +194,45 @@ class TestGatedDeltaRule:
         more = {"ssm_state_indices": each, "disable_state_update": False}
         check(flashinfer.gated_delta_rule_mtp, pool, expected_of_each, at, y, pool, index(*slots), **more)
 
+    @pytest.mark.parametrize("norm", [True, False])
+    def test_a_draft_of_tokens(self, norm):
+        """Drafts kept as tokens: the states behind those that are accepted, of two layers at once, and a few beside them."""
+        layers, steps = 2, 4
+        rows, slots = steps + 3, index(7, 6, 5, -1, 4, 3, 2)
+        accepted, tracked, at = index(0, 1, 2, 3, 3, 4, 4), index(10, 11, -1, 12, 13, 14, 15), index(0, 0, 1, 0, 2, 3, 1)
+        states = torch.randn(layers, self.SLOTS, self.VALUES, self.V, self.K)
+        windows = [torch.full((layers, self.SLOTS, self.VALUES, steps, self.V), 7.0)]
+        windows += [torch.full((layers, self.SLOTS, self.HEADS, steps, self.K), 7.0)]
+        windows += [torch.full((layers, self.SLOTS, self.VALUES, steps), 7.0) for _ in range(2)]
+        before, expected = states.clone(), states.clone()
+        for layer in range(layers):
+            q, k, v = (tensor.unflatten(0, (rows, steps)) for tensor in self.tensors(rows * steps)[:3])
+            raw, gates = self.raw(rows * steps)
+            raw = [raw[0], raw[1].unflatten(0, (rows, steps)), raw[2], raw[3].unflatten(0, (rows, steps))]
+            g, beta = (gate.unflatten(0, (rows, steps)) for gate in gates)
+            names = ("replayssm_rawv", "replayssm_rawk", "replayssm_g", "replayssm_beta")
+            keep = dict(zip(names, (window[layer] for window in windows)), cache_replayssm=True)
+            y, _ = flashinfer.gated_delta_rule_mtp(
+                q, k, v, states[layer], slots, *raw, use_qk_l2norm=norm, disable_state_update=True, **keep
+            )
+            for row in (row for row in range(rows) if slots[row] >= 0):
+                after, outputs = before[layer, slots[row]], []
+                for token in range(steps):
+                    out, (after,) = loops.delta(after, *(t[row, token][None] for t in (q, k, v, g, beta)), norm=norm)
+                    outputs.append(out)
+                    if token + 1 == accepted[row]:
+                        expected[layer, slots[row]] = after
+                    if token == at[row] < accepted[row] and tracked[row] >= 0:
+                        expected[layer, tracked[row]] = after
+                near(y[row], torch.cat(outputs))
+        assert torch.equal(states, before) and all((window[:, 0] == 7).all() for window in windows)
+        for window in windows:
+            for slot, count in zip(slots.tolist(), accepted.tolist()):
+                window[:, slot, :, count:] = float("nan")
+        more = {"track_state_indices": tracked, "track_steps": at, "use_qk_l2norm": norm}
+        flashinfer.gated_delta_rule_replayssm_commit(states, *windows, slots, accepted, **more)
+        near(states, expected)
+
 
 def test_narrow_pools():
     """States are rounded from token to token, so that a draft has the bits of single tokens."""

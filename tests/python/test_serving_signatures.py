@@ -6,8 +6,8 @@ import pytest
 
 from statescan.compat import flashinfer, vllm
 
-# The signatures of vLLM 0.33.0 and of flashinfer-python 0.7.2.post1, from their wheels on PyPI: parameters by position with
-# their defaults, without annotations.
+# The signatures of vLLM 0.33.0 and of flashinfer-python 0.7.2.post1 (`gated_delta_rule_replayssm_commit` of 0.7.4), from
+# their wheels on PyPI: parameters by position with their defaults, without annotations.
 SIGNATURES = {
     # vllm/model_executor/layers/mamba/ops/mamba_ssm.py
     vllm.selective_scan_fn: "u, ssm_states, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, "
@@ -61,6 +61,8 @@ SIGNATURES = {
     "output=None, intermediate_states_buffer=None, ssm_state_indices=None, disable_state_update=None, use_qk_l2norm=True, "
     "output_state_indices=None, cache_replayssm=False, replayssm_rawv=None, replayssm_rawk=None, replayssm_g=None, "
     "replayssm_beta=None",
+    flashinfer.gated_delta_rule_replayssm_commit: "checkpoint_state, rawv_cache, rawk_cache, g_cache, beta_cache, state_indices, "
+    "accept_lens, track_state_indices=None, track_steps=None, use_qk_l2norm=True, null_block_id=-1, backend='auto'",
 }
 
 

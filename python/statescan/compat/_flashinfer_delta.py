@@ -8,6 +8,7 @@ from torch import Tensor
 from .. import functions
 from .._pool import StatePool
 from . import _serving as serving
+from ._flashinfer_replay import keep_window
 
 
 def chunk_gated_delta_rule(
@@ -221,39 +222,48 @@ def gated_delta_rule_mtp(
     use_qk_l2norm: bool = True,
     output_state_indices: Tensor | None = None,
     cache_replayssm: bool = False,
-    replayssm_rawv: None = None,
-    replayssm_rawk: None = None,
-    replayssm_g: None = None,
-    replayssm_beta: None = None,
+    replayssm_rawv: Tensor | None = None,
+    replayssm_rawk: Tensor | None = None,
+    replayssm_g: Tensor | None = None,
+    replayssm_beta: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Several tokens of each row, as `gated_delta_rule_decode_pretranspose` with a pool has them.
 
     Args:
         ssm_state_indices: (batch, tokens), the slots that the states after tokens are left in, and no others.
         disable_state_update: whether the pool stays as it is: True if it is None, as in flashinfer before 0.8.
-        cache_replayssm, replayssm_rawv, replayssm_rawk, replayssm_g, replayssm_beta: are refused.
+        cache_replayssm: whether the tokens are kept for `gated_delta_rule_replayssm_commit`, in the slots of these windows; the
+            pool must stay as it is, and no states are kept.
+        replayssm_rawv, replayssm_rawk: (slots, value_heads, tokens, value_width) and (slots, heads, tokens, key_width).
+        replayssm_g, replayssm_beta: (slots, value_heads, tokens), logarithms of decays, and betas.
         (the others): as in `gated_delta_rule_decode_pretranspose`.
 
     Returns:
         y, shaped as v, and `initial_state`.
     """
     name = "gated_delta_rule_mtp"
-    replay = {"replayssm_rawv": replayssm_rawv, "replayssm_rawk": replayssm_rawk, "replayssm_beta": replayssm_beta}
-    serving.refuse(name, cache_replayssm=cache_replayssm, replayssm_g=replayssm_g, **replay)
     still = True if disable_state_update is None else disable_state_update
     buffer, write = intermediate_states_buffer, output_state_indices
+    if cache_replayssm and (not still or buffer is not None):
+        other = "disable_state_update=False" if not still else "intermediate_states_buffer"
+        raise ValueError(f"{name}: `cache_replayssm` excludes `{other}`")
     if ssm_state_indices is not None and (still or buffer is not None):
         other = "disable_state_update" if still else "intermediate_states_buffer"
         raise ValueError(f"{name}: `ssm_state_indices` excludes `{other}`")
     write = output_state_indices if ssm_state_indices is None else ssm_state_indices
     if still:
         write = torch.full((q.shape[0],), -1, device=q.device)
+    tokens, raw = (q, k, v, a, b), (A_log, dt_bias)
+    if cache_replayssm:
+        windows = {"replayssm_rawv": replayssm_rawv, "replayssm_rawk": replayssm_rawk}
+        windows |= {"replayssm_g": replayssm_g, "replayssm_beta": replayssm_beta}
+        keep_window(name, windows, initial_state_indices, tokens, raw)
     y = _decode(
         initial_state.transpose(-1, -2),
-        (q, k, v, a, b),
+        tokens,
         initial_state_indices,
         write,
-        (A_log, dt_bias),
+        raw,
         buffer=None if buffer is None else buffer.transpose(-1, -2),
         scale=scale,
         qk_l2norm=use_qk_l2norm,

@@ -17,12 +17,14 @@ from ._flashinfer_delta import (
     gated_delta_rule_decode_pretranspose,
     gated_delta_rule_mtp,
 )
+from ._flashinfer_replay import gated_delta_rule_replayssm_commit
 
 __all__ = [
     "chunk_gated_delta_rule",
     "gated_delta_rule_decode",
     "gated_delta_rule_decode_pretranspose",
     "gated_delta_rule_mtp",
+    "gated_delta_rule_replayssm_commit",
     "selective_state_update",
 ]
 
