@@ -90,7 +90,7 @@ def chunk_gated_delta_rule(
 
 
 def _with_checkpoints(tensors, options, before, cu_seqlens, kept):
-    """y and the final states of sequences that are scanned piece by piece, whose states at the ends of pieces are kept."""
+    """y and the final states of sequences whose states at the ends of pieces are kept."""
     every, checkpoints, starts = kept
     bounds, starts = cu_seqlens.tolist(), starts.tolist()
     pieces, places, last = [], [], []
@@ -102,11 +102,11 @@ def _with_checkpoints(tensors, options, before, cu_seqlens, kept):
             pieces.append((begin, end, sequence))
         last.append(len(pieces) - 1)
 
-    def scan(at, initial):
-        q, k, v, g, beta = (None if tensor is None else tensor[:, at] for tensor in tensors)
-        return functions.gated_delta_rule(q, k, v, g, beta, initial, **options)
+    def scan(pool, bounds):
+        return functions.gated_delta_rule(*tensors, pool, cu_seqlens=bounds, **options)[0]
 
-    y, states = serving.in_pieces(scan, pieces, before)
+    q, _, v, *_ = tensors
+    y, states = serving.in_pieces(scan, pieces, before, v, (v.shape[2], q.shape[3], v.shape[3]))
     if places:
         piece, place = torch.tensor(places, device=states.device).t()
         checkpoints[place] = states[piece].transpose(-1, -2).to(checkpoints.dtype)

@@ -3,9 +3,12 @@
 Nothing here looks at the values of a tensor from the host, except for pieces of sequences: calls can be recorded in a CUDA graph.
 """
 
+import functools
+
 import torch
 
 from .. import functions
+from .._pool import StatePool
 
 
 def refuse(name, **options):
@@ -57,21 +60,30 @@ def fill_each(step, states, bounds, read, buffer, buffer_rows=None):
         put(buffer[:, token], torch.where(inside, to, -1), after[:, token])
 
 
-def in_pieces(scan, pieces, before):
+def in_pieces(scan, pieces, before, like, shape):
     """y and the states at the ends of pieces, one behind the other: for sequences whose states within are asked for.
 
     Each piece is (start, stop, sequence); `before` has the state before the first piece of each sequence, or is None. `scan`
-    takes a slice of the tokens and an initial state.
+    takes a pool and the bounds of pieces, of a pool like this tensor with states of this shape.
     """
-    results, states, last = [], [], None
-    for start, stop, sequence in pieces:
-        if sequence != last:
-            state = None if before is None else before[sequence : sequence + 1]
-        y, state = scan(slice(start, stop), state)
-        results.append(y)
-        states.append(state)
-        last = sequence
-    return torch.cat(results, dim=1), torch.cat(states)
+    of_sequences = {}
+    for number, (_, stop, sequence) in enumerate(pieces):
+        of_sequences.setdefault(sequence, []).append((number, stop))
+    most = max(map(len, of_sequences.values()), default=0)
+    bounds, write = [0], []
+    for numbers, stops in (zip(*own) for own in of_sequences.values()):
+        # a sequence of fewer pieces has some without steps, whose states go nowhere
+        rest = most - len(numbers)
+        bounds += [*stops, *[stops[-1]] * rest]
+        write.append([*numbers, *[-1] * rest])
+    rows = 0 if before is None else before.shape[0]
+    states = like.new_empty(len(pieces) + rows, *shape, dtype=torch.promote_types(like.dtype, torch.float32))
+    if rows:
+        states[len(pieces) :] = before
+    read = [len(pieces) + sequence if rows else -1 for sequence in of_sequences]
+    index = functools.partial(torch.tensor, dtype=torch.int32, device=like.device)
+    y = scan(StatePool(states, index(read), index(write).view(len(read), most)), index(bounds))
+    return y, states[: len(pieces)]
 
 
 def slots_of_rows(name, indices, to, accepted, null, rows):

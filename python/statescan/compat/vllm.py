@@ -215,7 +215,7 @@ def mamba_chunk_scan_combined_varlen(
         out: shaped as x, is filled with y.
         D: (nheads, headdim) or (nheads,).
         initial_states: (sequences, nheads, headdim, dstate).
-        return_intermediate_states: whether to return the state after each chunk. Chunks are scanned one by one then.
+        return_intermediate_states: whether to return the state after each chunk.
         state_dtype: type of the states returned; C's if it is None.
         final_states_out, final_state_indices: a pool, (slots, nheads, headdim, dstate), and the slot of each sequence that its
             final state is left in.
@@ -237,16 +237,17 @@ def mamba_chunk_scan_combined_varlen(
     ):
         raise ValueError(f"{name}: `final_states_out` goes with `final_state_indices`, and without `return_intermediate_states`")
 
-    def scan(tokens, initial, **packed):
-        at = [tensor if tensor is None else tensor[None, tokens] for tensor in (x, dt, B, C, z)]
-        options = {"D": D, "z": at[4], "dt_bias": dt_bias, "dt_softplus": dt_softplus, "dt_limit": dt_limit, **packed}
-        return functions.ssd(at[0], at[1], A, at[2], at[3], chunk_size, initial_state=initial, **options)
+    def scan(initial, bounds):
+        at = [tensor if tensor is None else tensor[None] for tensor in (x, dt, B, C, z)]
+        options = {"D": D, "z": at[4], "dt_bias": dt_bias, "dt_softplus": dt_softplus, "dt_limit": dt_limit}
+        return functions.ssd(at[0], at[1], A, at[2], at[3], chunk_size, initial_state=initial, cu_seqlens=bounds, **options)
 
     if return_intermediate_states:
         bounds = cu_chunk_seqlens.tolist()
-        y, states = serving.in_pieces(scan, zip(bounds, bounds[1:], seq_idx.tolist()), initial_states)
+        pieces, shape = list(zip(bounds, bounds[1:], seq_idx.tolist())), (*x.shape[1:], B.shape[2])
+        y, states = serving.in_pieces(lambda *own: scan(*own)[0], pieces, initial_states, x, shape)
     else:
-        y, states = scan(slice(None), initial_states, cu_seqlens=cu_seqlens)
+        y, states = scan(initial_states, cu_seqlens)
     serving.filled(out, y)
     if final_states_out is not None:
         serving.put(final_states_out, final_state_indices, states)
