@@ -41,7 +41,7 @@ def _steps(given):
 
 
 def _decays(given):
-    """What A says: a state must not grow."""
+    """Says whether A lets a state grow."""
     import numpy
 
     A = given.get("A")
@@ -56,7 +56,7 @@ def _decays(given):
 
 
 def _factors(given):
-    """What multiplies the states of a linear scan and of the gated delta rule."""
+    """Says whether factors let the states of a linear scan or of the gated delta rule grow."""
     a, g, beta = given.get("a"), given.get("g"), given.get("beta")
     if a is not None and a.size and abs(a).max() > 1:
         yield f"`a` has factors up to {abs(a).max():.4g} in size: states grow with time where they are above 1"

@@ -191,7 +191,7 @@ class NoGradient(_Refusal, torch.autograd.Function):
 
 
 class _NoGradientOfLevel(_Refusal, _SingleLevelFunction):
-    """The same on one level of transforms."""
+    """No gradient, on one level of transforms."""
 
 
 def refuse_vmap(op: Operation, registered, library):

@@ -1,4 +1,4 @@
-"""What each operation takes and gives, whatever the framework, from the signatures of the native module.
+"""Arguments and results of each operation, whatever the framework, from the signatures of the native module.
 
 The order of arguments and options is that of the signatures. `new` makes outputs: it is the one thing that differs from framework
 to framework. The names of a tensor's sizes are letters, one for each axis of its layout.
@@ -113,7 +113,7 @@ class Operation:
         return self._option[name]
 
     def called(self, alias):
-        """What an argument or option is called here that others call so; None if there is none."""
+        """The name here of an argument or option that others call so; None if there is none."""
         return self._aliases.get(alias)
 
     def _named(self, name, tensors):
@@ -187,7 +187,7 @@ class Operation:
         return tuple(result for result in self.room(new, arguments) if result is not None)
 
     def room(self, new, arguments, out=(None, None)):
-        """What the results are written to: what `out` has, and what is made here; None for a result that is left out."""
+        """The arrays that results are written to: what `out` has, and what is made here; None for a result that is left out."""
         if all(own is not None for own in out):
             return out
         tensors = arguments[: len(self.arguments)]

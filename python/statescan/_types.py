@@ -1,4 +1,4 @@
-"""What annotations are made of."""
+"""Types that annotations are made of."""
 
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 

@@ -73,7 +73,7 @@ class _New:
 
 
 def _place(tensor):
-    """Where a call runs, as the native functions have it. Scratch memory they ask PyTorch for: what uses it next is behind the
+    """Place of a call, as the native functions have it. Scratch memory they ask PyTorch for: what uses it next is behind the
     call's kernels in the stream."""
     device = tensor.get_device()
     if device < 0:
@@ -119,7 +119,7 @@ def _pass(registered, compute, explained):
 
 
 def _explained(op, names, types):
-    """What calls the dispatcher and says why it refuses, where its own words name neither function nor argument."""
+    """A function that calls the dispatcher and says why it refuses, where its own words name neither function nor argument."""
 
     def call(registered, first, arguments):
         if _get_tracing_state() is not None:

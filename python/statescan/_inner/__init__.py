@@ -1,4 +1,4 @@
-"""What lies between the projections of a layer, as one differentiable function of PyTorch for each kind of layer.
+"""Everything between the projections of a layer, as one differentiable function of PyTorch for each kind of layer.
 
 Both passes of such a function are native, and call PyTorch for products. Here are the functions' arguments and what they give
 where there is no data.

@@ -16,7 +16,7 @@ _OF_PASS = ("links", "entering", "continues", "numbers")
 
 
 class Described(NamedTuple):
-    """What is computed in a call without data."""
+    """Shapes and options of a call without data."""
 
     # arguments of both operations
     convolution: tuple
@@ -62,7 +62,7 @@ class Inner:
 
 
 def _allocate(op):
-    """What `op` gives, and keeps if `save` says so, of tensors without data."""
+    """A function that gives the results of `op`, and what it keeps if `save` says so, of tensors without data."""
     names = [name.rstrip("?") for name in op.tensors] + [option.split()[-1] for option, _ in op.options]
     arguments_of = namedtuple(op.name, names)._make
 

@@ -9,7 +9,7 @@ MODULE = "transformers.models.recurrent_gemma.modeling_recurrent_gemma"
 
 
 def _scan(own, self, hidden_states, recurrent_gate, reset, recurrent_states, acc_dtype=None):
-    """What `own`, the method that is replaced, returns: states in the type of inputs, and the last one in `acc_dtype`."""
+    """The result of `own`, the method that is replaced: states in the type of inputs, and the last one in `acc_dtype`."""
     torch = sys.modules["torch"]
     from .. import functions
 

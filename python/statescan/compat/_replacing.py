@@ -105,7 +105,7 @@ def call(name, arguments, options):
 
 
 def _by_original(replaced, error, arguments, options):
-    """What ours refused, before it had written anything."""
+    """The result of the original for a call that ours refused, before it had written anything."""
     try:
         result = replaced.original(*arguments, **options)
     except Exception:
@@ -231,7 +231,7 @@ def put_back():
 
 
 def described(package):
-    """What runs on what, of an installed package: words by names."""
+    """Words by the names of an installed package, which say what runs on what."""
     found = {}
     for module in (module for module in MODULES if module.partition(".")[0] == package):
         there = sys.modules.get(module)

@@ -1,4 +1,4 @@
-"""What the signatures of serving engines have in common: slots of pools, rows of several tokens, the state after each of them.
+"""The signatures of serving engines have this in common: slots of pools, rows of several tokens, the state after each of them.
 
 Nothing here looks at the values of a tensor from the host, except for pieces of sequences: calls can be recorded in a CUDA graph.
 """
@@ -19,7 +19,7 @@ def refuse(name, **options):
 
 
 def filled(out, y):
-    """What is returned: `out` with the values of y, or y where there is none."""
+    """The result: `out` with the values of y, or y where there is none."""
     return y if out is None else out.copy_(y.reshape(out.shape))
 
 

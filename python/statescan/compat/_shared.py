@@ -1,4 +1,4 @@
-"""What more than one origin has."""
+"""Names that more than one origin has."""
 
 import torch
 

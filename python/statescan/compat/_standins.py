@@ -36,7 +36,7 @@ def _find(name, module):
 
 
 def _getter(module):
-    """What is called where a module does not have a name in its dictionary."""
+    """The function that is called where a module does not have a name in its dictionary."""
     known = sources(module)
 
     def find(name):
@@ -74,7 +74,7 @@ def _is_import_of_a_module(frame):
 
 
 def _listed(module):
-    """What a module has: its names, and the modules below it."""
+    """The names of a module, and the modules below it."""
     below = {name.removeprefix(f"{module}.").partition(".")[0] for name in MODULES if name.startswith(f"{module}.")}
     return ", ".join(sorted(below | sources(module).keys()))
 
@@ -253,7 +253,7 @@ def report() -> Report:
 
 
 def _once_imported(package):
-    """What a package that is not imported will be."""
+    """Says how a package will be once it is imported."""
     if _replacing.installed(package, _STAND_INS):
         return "installed, not imported yet; install(replace=True) puts statescan in its place"
     if _STAND_INS in sys.meta_path:

@@ -1,4 +1,4 @@
-"""What `transformers` is given where other code is given a function of `mamba_ssm`, `causal_conv1d` or `fla`.
+"""Functions that `transformers` is given where other code is given a function of `mamba_ssm`, `causal_conv1d` or `fla`.
 
 A package's function of a whole layer takes raw weights: adapters, hooks and packed weights of the layer's modules are passed by,
 and so is the mask behind its convolution. Models of `transformers` call such a function in training and go on with their modules
@@ -80,7 +80,7 @@ def _or_as_without(ours, own):
 
 
 def _own_function():
-    """What a model has in the place of the function that it asks for, now that its decorator asks."""
+    """The function that a model has in the place of the one that it asks for, now that its decorator asks."""
     frame = sys._getframe(2)
     while not _is_decorator(frame) or "torch_function" not in frame.f_locals:
         frame = frame.f_back

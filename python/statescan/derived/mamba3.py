@@ -51,7 +51,7 @@ def _angles(rates, dt, before, first, index):
 
 
 def _bounds(cu_seqlens, seqlen):
-    """Of packed sequences: first steps, last steps, and which have any; of steps: their sequences, and whether they are last."""
+    """Packed sequences: first steps, last steps, and which have any; of steps: their sequences, and whether they are last."""
     bounds = cu_seqlens.long()
     first, end, steps = bounds[:-1], bounds[1:], torch.arange(seqlen, device=bounds.device)
     return first, (end - 1).clamp(min=0), end > first, torch.searchsorted(end, steps, right=True), torch.isin(steps + 1, end)

@@ -1,4 +1,4 @@
-"""Where ranks compare their calls: numbers of every rank, before anything is exchanged on devices.
+"""A board on which ranks compare their calls: numbers of every rank, before anything is exchanged on devices.
 
 Ranks of one host have a file in memory that all of them map. What takes gloo most of a millisecond takes some microseconds there.
 Elsewhere, and where no such file can be made, it is a group of gloo.
@@ -25,7 +25,7 @@ _BUSY, _LOOK, _LONGEST = 0.01, 1.0, 1800.0
 
 
 def there(group):
-    """What a weak reference to a process group refers to: a group that something holds keeps its threads, destroyed or not."""
+    """The object of a weak reference to a process group: a group that something holds keeps its threads, destroyed or not."""
     found = group()
     if found is None:
         raise RuntimeError("statescan.distributed: the process group of this context was destroyed")
@@ -98,7 +98,7 @@ class _Memory:
 
 
 class _Gloo:
-    """The same through a group of gloo."""
+    """A board through a group of gloo."""
 
     def __init__(self, group, gather):
         self.group, self.gather, self.ranks = weakref.ref(group), gather, distributed.get_world_size(group)

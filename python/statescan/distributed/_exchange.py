@@ -39,7 +39,7 @@ class Forms:
 
 
 class Exchange:
-    """What every rank tells all others: tensors of these forms, zeros at first unless all of them will be `written`."""
+    """Every rank tells this to all others: tensors of these forms, zeros at first unless all of them will be `written`."""
 
     # the types that groups exchange; others go as bytes
     _SENT = (torch.float32, torch.float64)

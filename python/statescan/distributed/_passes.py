@@ -145,7 +145,7 @@ class _Gradients:
         self.sums = {}
 
     def targets(self, piece):
-        """Where a piece writes its gradients, by the numbers of arguments."""
+        """The tensors that a piece writes its gradients to, by the numbers of arguments."""
         if piece.count == 1:
             return self.whole
         found = {at: piece.argument(at, whole) for at, whole in self.whole.items()}

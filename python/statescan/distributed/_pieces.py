@@ -99,7 +99,7 @@ class _Count(_New):
 
 
 def _rooms(pieces):
-    """Where each piece keeps what it saves: bounds in one tensor, and its length."""
+    """The places where pieces keep what they save: bounds in one tensor, and its length."""
     bounds, end = [], 0
     for piece in pieces:
         numbers = piece.saved(_Count)

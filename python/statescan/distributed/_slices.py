@@ -91,7 +91,7 @@ class Call:
 
     @property
     def key(self):
-        """What forms depend on: the operation, options, shapes and types."""
+        """Forms depend on this: the operation, options, shapes and types."""
         if self._key is None:
             forms = [None if tensor is None else (tensor.shape, tensor.dtype) for tensor in self.tensors]
             self._key = self.op.name, self.tensors[0].device.type, self.options, *forms
@@ -102,7 +102,7 @@ class Call:
         return None if at is None else self.tensors[at]
 
     def replaced(self, tensors):
-        """The same call with other tensors, by their numbers."""
+        """The call with other tensors, by their numbers."""
         own = (tensors.get(at, tensor) for at, tensor in enumerate(self.tensors))
         return Call(self.op, own, self.options, self.number, self.count)
 
@@ -163,7 +163,7 @@ class Call:
         return self.op.results(_New, *self.tensors, *self.options)
 
     def saved(self, new):
-        """What `new` makes of the room for saved states."""
+        """The room for saved states, which `new` makes."""
         return self.op.saved(new, *self.tensors, *self.options)
 
     def check(self, length):
@@ -210,7 +210,7 @@ class Call:
 
 
 def _described(argument, tensor):
-    """What must be alike on all ranks."""
+    """Words about a tensor that must be alike on all ranks."""
     if tensor is None:
         return None
     layout = argument.layout(tensor) or "?" * tensor.dim()
@@ -219,7 +219,7 @@ def _described(argument, tensor):
 
 
 def _describe(call, save):
-    """What must be alike on all ranks about the call of this one."""
+    """Words about the call of this rank that must be alike on all ranks."""
     op = call.op
     arguments = {a.name: _described(a, tensor) for a, tensor in zip(op.arguments, call.tensors)}
     arguments |= {name.split()[-1]: value for (name, _), value in zip(op.options, call.options)}

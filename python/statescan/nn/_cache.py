@@ -1,4 +1,4 @@
-"""What layers keep between calls, and the directions in which they go."""
+"""States that layers keep between calls, and the directions in which they go."""
 
 import torch
 from torch import Tensor

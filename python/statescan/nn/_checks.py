@@ -1,4 +1,4 @@
-"""What layers and functions refuse, in their own names and those of their arguments."""
+"""Layers and functions refuse calls in their own names and those of their arguments."""
 
 import math
 import numbers

@@ -1,4 +1,4 @@
-"""What the layers share: first values of parameters, and states."""
+"""The layers share this: first values of parameters, and states."""
 
 import math
 

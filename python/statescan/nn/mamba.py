@@ -184,7 +184,7 @@ class Mamba(nn.Module):
         return found if bias is None else None
 
     def _as_one(self, xz, weights, context):
-        """What follows the first projection, (batch, seqlen, 2 d_inner), as one function; None where that has no kernel."""
+        """Everything behind the first projection, (batch, seqlen, 2 d_inner), as one function; None where that has no kernel."""
         convolution, (maps, _), (steps, step_bias) = weights
         out_proj = plain_weights(self.out_proj, nn.Linear)
         scan = (step_bias, self.A_log, self.D)
@@ -192,7 +192,7 @@ class Mamba(nn.Module):
         return out if out is None or out_proj is not None else self.out_proj(out)
 
     def _by_modules(self, xz, states=None, goes_on=False, context=None):
-        """The same by calls of the modules, which leaves its states in `states` and may go on from them."""
+        """Everything behind it by calls of the modules, which leaves its states in `states` and may go on from them."""
         conv_state, ssm_state = states or (None, None)
         x, z = xz.chunk(2, dim=1)
         before = conv_state[..., 1:] if goes_on else None

@@ -258,7 +258,7 @@ class Mamba2(nn.Module):
         return (*found, norm) if groups == self.d_ssm else None
 
     def _as_one(self, projected, weights, seq_idx, context):
-        """What follows the first projection as one function."""
+        """Everything behind the first projection, as one function."""
         filters, conv_bias, norm = weights
         weights = (filters, conv_bias, self.dt_bias, self.A_log, self._skips(), None if norm is None else norm.weight)
         of_norm = {} if norm is None else {"eps": norm.eps, "norm_before_gate": norm.norm_before_gate}
@@ -279,7 +279,7 @@ class Mamba2(nn.Module):
         return y if out_proj is not None else self.out_proj(y)
 
     def _by_modules(self, projected, states=None, goes_on=False, **sequences):
-        """The same by calls of the modules. It leaves its states in `states`, of each sequence with `cu_seqlens`, and may go on
+        """The whole by calls of the modules. It leaves its states in `states`, of each sequence with `cu_seqlens`, and may go on
         from them. `sequences` are that, `seq_idx` and `context`."""
         conv_state, ssm_state = states or (None, None)
         cu_seqlens = sequences.get("cu_seqlens")

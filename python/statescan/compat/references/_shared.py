@@ -1,10 +1,10 @@
-"""What the references share: types."""
+"""The references share types."""
 
 import torch
 
 
 def wide(*tensors):
-    """The same in float64 or complex128."""
+    """The tensor in float64 or complex128."""
     return [None if t is None else t.to(torch.promote_types(t.dtype, torch.float64)) for t in tensors]
 
 

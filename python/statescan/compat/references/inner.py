@@ -1,4 +1,4 @@
-"""What layers do behind their first projection."""
+"""Layers behind their first projection."""
 
 from torch import Tensor
 from torch.nn.functional import linear
