@@ -79,7 +79,7 @@ fn every_operation_runs_on_the_embedded_text() {
 #[test]
 fn types_and_levels_run() {
     for args in [
-        &["run", "selective_scan", "--dtype", "bf16", "--grad", "--level", "scalar"][..],
+        &["run", "causal_conv1d", "--dtype", "bf16", "--grad", "--level", "scalar"][..],
         &["run", "selective_scan", "--dtype", "f64", "--reverse", "--discretization", "zoh"],
         &["run", "selective_scan", "--dt-limit", "0.01,inf", "--grad", "--cotangents", "random"],
         &["run", "ssd", "--chunk-size", "32", "--grad"],
