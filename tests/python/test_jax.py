@@ -27,6 +27,7 @@ def x64(request):
         yield request.param
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", ALL)
 def test_results_and_gradients(name, x64):
     check(ALL[name].to(torch.float64) if x64 else narrow(ALL[name].to(torch.float32)))

@@ -120,6 +120,7 @@ def loss(function, floats, others, weights):
     return (y * weights).sum() + state.real.sum(), (y, state)
 
 
+@pytest.mark.sampled(6)
 @each_case
 def test_results_and_gradients(name):
     (y, state, weights), gradients = outcome(name)

@@ -80,6 +80,7 @@ def test_types(name, dtype, way):
     assert all(parameter.grad.dtype == parameter.dtype and parameter.grad.any() for parameter in layer.parameters())
 
 
+@pytest.mark.sampled(8)
 @each_layer
 @each_type
 def test_without_data(name, dtype):

@@ -79,6 +79,7 @@ def test_exported(layer, u):
         torch.testing.assert_close(program.module()(given), layer(given))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("strict", [False, True], ids=["traced", "strict"])
 def test_exported_with_a_named_length(layer, u, strict):
     """From the shortest rows on, shorter than the filters, and with options that every format can have."""
