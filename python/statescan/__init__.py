@@ -25,6 +25,7 @@ from .functions import (
     simplified_scan_fn,
     simplified_state_update,
     ssd,
+    turned_maps,
 )
 
 # in the order of the reference
@@ -38,6 +39,7 @@ __all__ = [
     "linear_scan",
     "causal_conv1d",
     "norm",
+    "turned_maps",
     "gated_delta_rule",
     "selective_state_update",
     "ssd_update",

@@ -260,6 +260,7 @@ S5_INNER = BY_NAME["s5_inner"]
 LINEAR_SCAN = BY_NAME["linear_scan"]
 CAUSAL_CONV1D = BY_NAME["causal_conv1d"]
 NORM = BY_NAME["norm"]
+TURNED_MAPS = BY_NAME["turned_maps"]
 GATED_DELTA_RULE = BY_NAME["gated_delta_rule"]
 GATED_DELTA_RULE_UPDATE = BY_NAME["gated_delta_rule_update"]
 SELECTIVE_STATE_UPDATE = BY_NAME["selective_state_update"]
@@ -269,5 +270,5 @@ CAUSAL_CONV1D_UPDATE = BY_NAME["causal_conv1d_update"]
 # operations with gradients, and steps
 OPERATIONS = tuple(op for op in BY_NAME.values() if op.state is None)
 # operations whose steps depend on earlier ones, and which several ranks can share
-OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op is not NORM)
+OPERATIONS_OF_TIME = tuple(op for op in OPERATIONS if op not in (NORM, TURNED_MAPS))
 STEPS = tuple(op for op in BY_NAME.values() if op.state is not None)

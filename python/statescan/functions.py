@@ -4,7 +4,17 @@ from typing import Literal, NoReturn, overload
 
 from . import _dispatch
 from ._linear_scan_update import linear_scan_update
-from ._operations import CAUSAL_CONV1D, GATED_DELTA_RULE, LINEAR_SCAN, NORM, S5_INNER, SELECTIVE_SCAN, SIMPLIFIED_SCAN, SSD
+from ._operations import (
+    CAUSAL_CONV1D,
+    GATED_DELTA_RULE,
+    LINEAR_SCAN,
+    NORM,
+    S5_INNER,
+    SELECTIVE_SCAN,
+    SIMPLIFIED_SCAN,
+    SSD,
+    TURNED_MAPS,
+)
 from ._pool import State, StatePool
 from ._ssd_update import ssd_update
 from ._steps import causal_conv1d_update, gated_delta_rule_update, selective_state_update, simplified_state_update
@@ -27,6 +37,7 @@ __all__ = [
     "simplified_state_update",
     "ssd",
     "ssd_update",
+    "turned_maps",
 ]
 
 
@@ -495,6 +506,31 @@ def norm(
         _dispatch.refuse_keyword(NORM, renamed)
     results = _dispatch.call(NORM, (x, weight, bias, z, residual), (kind, eps, groups, norm_before_gate), out=out)
     return results[0] if residual is None else tuple(results)
+
+
+def turned_maps(maps: T, bias: Array, rate: Array, dt: Array, *, out: Out = None, **renamed: NoReturn) -> tuple[T, T]:
+    """Mamba-3's maps of heads: those of groups, biased, and turned in pairs of neighbours by ``sum(pi tanh(rate) dt)`` over time.
+
+    Args:
+        maps: (batch, seqlen, 2, ngroups, dstate), both maps of each step, those of queries and of keys.
+        bias: (2, nheads, dstate), added first; nheads / ngroups neighbouring heads share a map.
+        rate: (batch, seqlen, nheads, angles), rates of the angles, before the tanh. The first angles pairs of columns are turned.
+        dt: (batch, seqlen, nheads), step sizes.
+        out: an array for the maps, or one each for the maps and the products, as in `selective_scan`.
+
+    Returns:
+        The maps of heads, (batch, seqlen, 2, nheads, dstate), of the type of maps; and the products of both maps of each step, of
+        dt's shape and type. Angles begin at 0 in each row: products of maps of different steps depend on differences alone.
+
+    Examples:
+        >>> maps, bias = torch.randn(2, 20, 2, 1, 8), torch.ones(2, 4, 8)
+        >>> turned, dots = turned_maps(maps, bias, torch.randn(2, 20, 4, 2), torch.rand(2, 20, 4))
+        >>> turned.shape, dots.shape
+        (torch.Size([2, 20, 2, 4, 8]), torch.Size([2, 20, 4]))
+    """
+    if renamed:
+        _dispatch.refuse_keyword(TURNED_MAPS, renamed)
+    return _dispatch.call(TURNED_MAPS, (maps, bias, rate, dt), (), out=out)
 
 
 def gated_delta_rule(

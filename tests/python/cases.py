@@ -131,6 +131,16 @@ def delta(batch=2, heads=2, value_heads=4, seqlen=83, key_width=5, value_width=3
     }
 
 
+def turned_maps(batch=2, groups=2, nheads=4, seqlen=83, dstate=7, angles=2):
+    r = Random(12)
+    return {
+        "maps": r.real(batch, seqlen, 2, groups, dstate),
+        "bias": r.real(2, nheads, dstate),
+        "rate": r.real(batch, seqlen, nheads, angles),
+        "dt": r.step(batch, seqlen, nheads),
+    }
+
+
 def all_cases():
     """Every case by name, in float64."""
     r = Random(5)
@@ -193,6 +203,8 @@ def all_cases():
     add("gated_delta_rule_packed", "gated_delta_rule", delta(batch=1), packed, qk_l2norm=True)
     numbered = {"seq_idx": index, "initial_state": r.real(2, 4, 5, 3)}
     add("gated_delta_rule_seq_idx", "gated_delta_rule", delta(channels=True), numbered, qk_l2norm=True)
+
+    add("turned_maps", "turned_maps", turned_maps())
 
     add("causal_conv1d", "causal_conv1d", conv())
     more = {"bias": r.real(6), "initial_states": r.real(2, 6, 3)}

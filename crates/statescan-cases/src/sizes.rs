@@ -12,9 +12,9 @@ impl Sizes {
         Sizes(pairs.iter().copied().collect())
     }
 
-    /// The size of a letter; 1 where there is none.
+    /// The size of a letter; 1 where there is none. A digit is the size itself.
     pub fn get(&self, letter: char) -> usize {
-        self.0.get(&letter).copied().unwrap_or(1)
+        letter.to_digit(10).map_or_else(|| self.0.get(&letter).copied().unwrap_or(1), |digit| digit as usize)
     }
 
     /// Returns these sizes with one of them changed.

@@ -31,6 +31,7 @@
 //! | [`ops::linear_scan`] | `h[t] = a[t] h[t-1] + b[t]` | forward, backward |
 //! | [`ops::causal_conv1d`] | depthwise causal convolution | forward, backward |
 //! | [`ops::norm`] | RMS and layer norm, gated, of a residual sum | forward, backward |
+//! | [`ops::turned_maps`] | maps of heads, biased and turned by angles that add up over time | forward, backward |
 //! | [`ops::causal_conv1d::update`] | one or a few steps of it, in place | update |
 //! | [`ops::selective_scan::update`] | one step of the selective scan or of SSD, in place | update |
 //! | [`ops::gated_delta_rule::update`] | one step of the gated delta rule, in place | update |

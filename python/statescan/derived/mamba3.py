@@ -1,8 +1,9 @@
 """Mamba-3's recurrence, of single inputs and outputs (SISO), by `ssd`.
 
 ``h[t] = a h[t-1] + dt (1 - l) a v[t-1] k[t-1]' + dt l v[t] k[t]'``, ``y[t] = h[t] q[t]``, with ``a = exp(ADT)`` and
-``l = sigmoid(Trap)``; q and k are turned by angles that add up over time. What step t + 1 adds of the input of step t decays as
-if step t had added it. So the step size of t is ``dt[t] l[t] + dt[t+1] (1 - l[t+1])``, and the second term is taken off y[t].
+``l = sigmoid(Trap)``; q and k are turned by angles that add up over time, which is `turned_maps`. What step t + 1 adds of the
+input of step t decays as if step t had added it. So the step size of t is ``dt[t] l[t] + dt[t+1] (1 - l[t+1])``, and the second
+term is taken off y[t].
 """
 
 import math
@@ -14,47 +15,37 @@ from torch.nn.functional import pad, silu
 
 from .. import functions
 
-# steps whose angles are summed in f32; their sums are summed in f64, as angles grow with time
-_SUMMED = 16
+# steps whose angles are summed at once
+_SUMMED = 64
 
 
-def _turned(x, bias, cos, sin):
-    """Maps of groups as those of heads, each with its bias; neighbours are pairs that turn by an angle each, if there is one."""
-    groups, (heads, width) = x.shape[2], bias.shape
-    x = (x[:, :, :, None] + bias.view(groups, heads // groups, width)).flatten(2, 3)
-    a, b = x[..., : 2 * cos.shape[-1]].unflatten(-1, (-1, 2)).unbind(-1)
+def _turned(x, angles):
+    """Pairs of neighbours, turned by an angle each, if there is one."""
+    a, b = x[..., : 2 * angles.shape[-1]].unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = angles.cos(), angles.sin()
     pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-    return torch.cat([pairs, x[..., 2 * cos.shape[-1] :]], -1)
+    return torch.cat([pairs, x[..., 2 * angles.shape[-1] :]], -1)
 
 
-def _dots(q, k, q_bias, k_bias):
-    """Inner products of biased maps, (batch, seqlen, heads); turning both by an angle leaves them as they are."""
-    q_bias, k_bias = (bias.to(q.dtype).unflatten(0, (q.shape[2], -1)) for bias in (q_bias, k_bias))
-    own = (q * k).sum(-1)[..., None] + (q_bias * k_bias).sum(-1)
-    return (own + torch.einsum("blgn,ghn->blgh", q, k_bias) + torch.einsum("blgn,ghn->blgh", k, q_bias)).flatten(2)
-
-
-def _angles(rates, dt, before, first, index):
-    """Angles at each step, (batch, seqlen, heads, angles)."""
-    seqlen, turn = dt.shape[1], 2 * math.pi
-    steps = pad(math.pi * rates.to(dt.dtype).tanh() * dt[..., None], (0, 0, 0, 0, 0, -seqlen % _SUMMED))
+def _sums(rates, dt, bounds):
+    """Sums of the angles of all steps before each of some, (batch, bounds, heads, angles)."""
+    steps = pad(math.pi * rates.to(dt.dtype).tanh() * dt[..., None], (0, 0, 0, 0, 0, _SUMMED - dt.shape[1] % _SUMMED))
     steps = steps.unflatten(1, (-1, _SUMMED))
-    sums = steps.sum(2, dtype=torch.float64)
-    entering = torch.remainder(sums.cumsum(1) - sums, turn).to(dt.dtype)
-    angles = (entering[:, :, None] + steps.cumsum(2)).flatten(1, 2)[:, :seqlen]
-    if first is not None:
-        # packed: what came before a sequence is taken off
-        angles = angles - pad(angles, (0, 0, 0, 0, 1, 0))[:, first][:, index]
-    if before is not None:
-        angles = angles + (before[:, None] if first is None else before[index][None])
-    return torch.remainder(angles, turn)
+    sums = pad(steps.sum(2, dtype=torch.float64).cumsum(1), (0, 0, 0, 0, 1, 0))
+    chunk, rest = bounds // _SUMMED, bounds % _SUMMED
+    is_before = torch.arange(_SUMMED, device=bounds.device) < rest[:, None]
+    return sums[:, chunk] + steps[:, chunk].where(is_before[..., None, None], 0).sum(2, dtype=torch.float64)
 
 
-def _bounds(cu_seqlens, seqlen):
-    """Packed sequences: first steps, last steps, and which have any; of steps: their sequences, and whether they are last."""
-    bounds = cu_seqlens.long()
-    first, end, steps = bounds[:-1], bounds[1:], torch.arange(seqlen, device=bounds.device)
-    return first, (end - 1).clamp(min=0), end > first, torch.searchsorted(end, steps, right=True), torch.isin(steps + 1, end)
+def _frames(rates, dt, angle, bounds):
+    """Angles before the first step of each sequence less those that `turned_maps` has there, and angles after its last step."""
+    if bounds is None:
+        start, stop = _sums(rates, dt, torch.arange(2, device=dt.device) * dt.shape[1]).unbind(1)
+    else:
+        sums = _sums(rates, dt, bounds)[0]
+        start, stop = sums[:-1], sums[1:]
+    before = -start if angle is None else angle - start
+    return [torch.remainder(t, 2 * math.pi).to(dt.dtype) for t in (before, before + stop)]
 
 
 # axes by letters: batch, seqlen, heads, groups, width, values, angles, sequences
@@ -135,37 +126,44 @@ def mamba3_siso_combined(
         raise ValueError(f"mamba3_siso_combined: `cu_seqlens` must stand beside a batch of 1, got {V.shape[0]}")
     wide = torch.promote_types(V.dtype, torch.float32)
     dt, decay, own = (t.to(wide).transpose(1, 2) for t in (DT, ADT, Trap.to(wide).sigmoid()))
-    first, last, is_there, index, is_last = (None,) * 5 if cu_seqlens is None else _bounds(cu_seqlens, seqlen)
     angle, state, key, value = Input_States if Input_States is not None else (None,) * 4
 
     # a step adds a part of its input at once, `own`, and the next step adds the rest, `later`
     later = dt * (1 - own)
-    after = pad(later[:, 1:], (0, 0, 0, 1))
-    if is_last is not None:
-        after = after.masked_fill(is_last[:, None], 0)
-    angles = _angles(Angles, dt, angle, first, index)
-    cos, sin = angles.cos(), angles.sin()
-    q, k = (_turned(x.to(wide), bias, cos, sin).to(V.dtype) for x, bias in ((Q, Q_bias), (K, K_bias)))
-    if state is not None and seqlen > 0:
-        entering = later[:, 0] if first is None else later[0, first.clamp(max=seqlen - 1)] * is_there[:, None]
-        state = state + entering[..., None, None] * value[..., None] * key[..., None, :]
+    after, entering, bounds = pad(later[:, 1:], (0, 0, 0, 1)), later[:, :1], None
+    if cu_seqlens is not None:
+        bounds = cu_seqlens.long()
+        first, end, is_there = bounds[:-1], bounds[1:], bounds[1:] > bounds[:-1]
+        after = after.masked_fill(torch.isin(torch.arange(1, seqlen + 1, device=V.device), end)[:, None], 0)
+        entering = later[0, first.clamp(max=max(seqlen - 1, 0))][:, None] * is_there[:, None, None] if seqlen > 0 else entering
+    turned, dots = functions.turned_maps(torch.stack([Q, K], 2).to(V.dtype), torch.stack([Q_bias, K_bias]), Angles, dt)
+    q, k = turned.unbind(2)
+    has_states = seqlen > 0 and (state is not None or return_final_states)
+    if has_states:
+        frame, angle_after = _frames(Angles, dt, angle, bounds)
+    if has_states and state is not None:
+        state = state + entering[:, 0, :, None, None] * value[..., None] * key[..., None, :]
+        state = _turned(state, -frame[:, :, None])
     ones = torch.ones(V.shape[2], dtype=wide, device=V.device)
     steps = dt * own + after
     y, state = functions.ssd(V, steps, ones, k, q, chunk_size, initial_state=state, dt_a=decay, cu_seqlens=cu_seqlens)
-    skip = -after * _dots(Q.to(wide), K.to(wide), Q_bias, K_bias)
-    y = torch.addcmul(y, (skip if D is None else skip + D)[..., None], V)
+    skip = -after * dots if D is None else torch.addcmul(D, after, dots, value=-1)
+    y = torch.addcmul(y, skip[..., None], V)
     y = (y if Z is None else y * silu(Z.to(wide))).to(V.dtype)
     if not return_final_states:
         return y
-    if is_there is None and seqlen > 0:
-        ends = [t[:, -1] for t in (angles, k, V)]
-    else:
-        # a sequence without steps keeps what entered it
-        pairs = zip((angles, k, V), (angle, key, value))
-        ends = [t.new_zeros(sequences, *t.shape[2:]) if before is None else before.to(t.dtype) for t, before in pairs]
-        if seqlen > 0:
-            ends = [torch.where(is_there[:, None, None], t[0, last], end) for t, end in zip((angles, k, V), ends)]
-    return y, ends[0], state, *ends[1:]
+    kept = Input_States
+    if kept is None:
+        shapes = (Angles.shape[3:], (*V.shape[3:], *Q.shape[3:]), Q.shape[3:], V.shape[3:])
+        kept = [V.new_zeros(sequences, V.shape[2], *shape) for shape in shapes]
+    ends = kept
+    if seqlen > 0:
+        last = (slice(None), -1) if bounds is None else (0, (end - 1).clamp(min=0))
+        ends = [angle_after, _turned(state, frame[:, :, None]), _turned(k[last], frame), V[last]]
+        if bounds is not None:
+            # a sequence without steps keeps what entered it
+            ends = [torch.where(is_there.view(-1, *(1,) * (t.dim() - 1)), t, own) for t, own in zip(ends, kept)]
+    return y, *(t.to(dtype) for t, dtype in zip(ends, (wide, wide, V.dtype, V.dtype)))
 
 
 def mamba3_siso_step(

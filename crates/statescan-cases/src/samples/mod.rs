@@ -14,6 +14,7 @@ mod selective_state_update;
 mod simplified_scan;
 mod simplified_state_update;
 mod ssd;
+mod turned_maps;
 
 use crate::call::Call;
 use crate::error::Result;
@@ -42,7 +43,7 @@ macro_rules! samples {
 const DRAWN: Samples = Samples { embedded: drawn::embedded, random: drawn::random, shapes: drawn::shapes };
 
 /// How calls of each operation are made: a test looks that none is missing.
-const SAMPLES: [(&str, Samples); 12] = [
+const SAMPLES: [(&str, Samples); 13] = [
     ("selective_scan", samples!(selective_scan)),
     ("ssd", samples!(ssd)),
     ("gated_delta_rule", samples!(gated_delta_rule)),
@@ -51,6 +52,7 @@ const SAMPLES: [(&str, Samples); 12] = [
     ("linear_scan", samples!(linear_scan)),
     ("causal_conv1d", samples!(causal_conv1d)),
     ("norm", Samples { random: norm::random, shapes: |_| norm::shapes(), ..DRAWN }),
+    ("turned_maps", samples!(turned_maps)),
     ("selective_state_update", samples!(selective_state_update)),
     ("gated_delta_rule_update", samples!(gated_delta_rule_update)),
     ("simplified_state_update", samples!(simplified_state_update)),

@@ -57,7 +57,7 @@ impl<'c> Checked<'c> {
         self.call
             .like(at)
             .or_else(|| self.problem.state_shape())
-            .expect("a result is a state, or has the shape of an argument that is there")
+            .expect("a result has the shape of an argument that is there, or that which the problem says")
     }
 
     /// The shape of a state of a scan.

@@ -46,6 +46,7 @@ pub mod ssd;
 pub(crate) mod states;
 pub(crate) mod summary;
 pub(crate) mod table;
+pub mod turned_maps;
 
 pub use builder::IntoField;
 #[doc(hidden)]

@@ -39,7 +39,7 @@ pub(crate) trait Problem {
     /// The name under which errors are reported.
     fn op(&self) -> &'static str;
 
-    /// The shape of a state as the caller has it; none where no result is a state.
+    /// The shape of a state as the caller has it, or of another result that no argument has the shape of; none where there is no such result.
     fn state_shape(&self) -> Option<Shape>;
 
     /// Numbers in the states that a forward pass saves for the backward pass.

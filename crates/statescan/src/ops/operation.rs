@@ -6,7 +6,7 @@ pub use super::prepared::Prepared;
 use super::signature::Signature;
 use super::states::NO_STATES;
 use super::summary::Summary;
-use super::{causal_conv1d, gated_delta_rule, linear_scan, norm, selective_scan, simplified_scan, ssd};
+use super::{causal_conv1d, gated_delta_rule, linear_scan, norm, selective_scan, simplified_scan, ssd, turned_maps};
 use crate::cuda::{Gpu, PlannedLaunch, on_a_device};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
@@ -69,6 +69,7 @@ impl Operation {
         passes(&linear_scan::SIGNATURE, &linear_scan::Table),
         passes(&causal_conv1d::SIGNATURE, &causal_conv1d::Table),
         passes(&norm::SIGNATURE, &norm::Table),
+        passes(&turned_maps::SIGNATURE, &turned_maps::Table),
         step(&selective_scan::update::SIGNATURE, &selective_scan::update::Table),
         step(&gated_delta_rule::update::SIGNATURE, &gated_delta_rule::update::Table),
         step(&simplified_scan::update::SIGNATURE, &simplified_scan::update::Table),
