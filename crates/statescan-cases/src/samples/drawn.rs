@@ -43,6 +43,8 @@ fn sizes(op: &Operation) -> Sizes {
     let size = |letter| match letter {
         'L' => 64,
         'B' | 'S' => 2,
+        // angles, one for a pair of columns at most
+        'A' => 4,
         _ if signature.free.contains(letter) => 1,
         _ => 8,
     };
