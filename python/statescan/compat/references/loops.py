@@ -341,3 +341,14 @@ def gated_delta_rule(
     packed = {"reverse": reverse, "cu_seqlens": cu_seqlens, "seq_idx": seq_idx}
     y, state = by_pieces(scan, *v.shape[:2], initial_state, zero, **packed)
     return y.movedim(-1, 1), state
+
+
+def turned_maps(maps: Tensor, bias: Tensor, rate: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
+    """As `statescan.turned_maps`."""
+    of_heads = maps.repeat_interleave(bias.shape[1] // maps.shape[3], 3) + bias
+    angles = (torch.pi * rate.tanh() * dt[..., None]).cumsum(1)[:, :, None]
+    cos, sin = angles.cos(), angles.sin()
+    turned, others = of_heads[..., : 2 * rate.shape[3]], of_heads[..., 2 * rate.shape[3] :]
+    first, second = turned[..., ::2], turned[..., 1::2]
+    pairs = torch.stack((first * cos - second * sin, first * sin + second * cos), -1).flatten(-2)
+    return torch.cat((pairs, others), -1), of_heads.prod(2).sum(-1)
