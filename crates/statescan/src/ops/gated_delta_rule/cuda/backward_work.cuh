@@ -45,7 +45,7 @@ struct Work {
   DEVICE f32* spare() const { return reinterpret_cast<f32*>(shared + SPARE_AT); }
   DEVICE bool together(int i, int j) const { return !HAS_RUNS || token(RUN, i) == token(RUN, j); }
 };
-// which sums over channels
+// The rows of sums over channels; OWN_PAIR has products of steps with themselves.
 constexpr int QUERY_DQ = 0, KEY_R = 1, KEY_WRITTEN = 2, KEY_END = 3, OWN_PAIR = 4, UNIT_Q = 5, UNIT_K = 6;
 
 // A warp adds up rows of steps by keys, and by steps. With one decay for all channels those of dq and dk are sums over heads.
