@@ -122,7 +122,8 @@ def exact(op: Operation, step, tensors, arguments, options, excluded):
     try:
         from . import _exact
 
-        return _exact.scan(op, step, tensors, arguments, options, excluded)
+        found = _exact.scan(op, step, tensors, arguments, options, excluded)
+        return call(op, tensors, arguments) if found is None else found
     except (AttributeError, RuntimeError, TypeError):
         explain(op, (*tensors[: op.initial], None, *tensors[op.initial + 1 :]), tensors[0])
         raise

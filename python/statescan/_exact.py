@@ -2,7 +2,6 @@
 
 import torch
 
-from . import _dispatch
 from ._operations import CAUSAL_CONV1D
 from ._pool import StatePool
 from .torch import _New, _requires_grad, call
@@ -55,7 +54,10 @@ def _refuse(op, named, excluded, initial):
 
 
 def scan(op, step, tensors, arguments, options, excluded):
-    """A scan by a step that takes these options; `arguments` are those of the scan's own calls by position."""
+    """A scan by a step that takes these options, or None where the scan itself has the bits of its steps.
+
+    `arguments` are the options of the scan's own calls by position.
+    """
     named = {argument.name: tensor for argument, tensor in zip(op.arguments, tensors)}
     initial = tensors[op.initial]
     _refuse(op, named, excluded, initial)
@@ -63,7 +65,7 @@ def scan(op, step, tensors, arguments, options, excluded):
     before = initial if pool is None else pool.states
     if op is CAUSAL_CONV1D and (before is None or before.dtype == tensors[0].dtype):
         # an output is a sum over taps in their order, wherever it stands; a state has inputs as they are
-        return _dispatch.call(op, tensors, arguments)
+        return None
     if pool is not None:
         return _by_steps(op, step, named, options, pool), pool.states
     with torch.no_grad():
