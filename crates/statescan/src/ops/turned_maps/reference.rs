@@ -114,7 +114,7 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
     Ok(grads)
 }
 
-/// What a step adds to the gradients by maps and biases, and to sums of those by its angles.
+/// A step's part of the gradients by maps and biases, and of the sums of those by its angles.
 fn step(head: &Head<'_, '_>, (t, angles): (usize, &[f64]), cotangents: &Cotangents<'_>, sums: &mut [f64], grads: &mut Backward) {
     let &Head { p, b, h } = head;
     let own = |view: &Option<View<'_>>, at: &[usize]| view.as_ref().map_or(0.0, |view| read::<f64>(view, at));

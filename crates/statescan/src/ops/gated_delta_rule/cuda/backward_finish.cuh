@@ -65,7 +65,8 @@ DEVICE void finish_beta(const Params& p, const Work& w, int step, f32 key_r) {
   assign(*at<DBETA>(p.dbeta, w.chunk.batch, t, w.head), slope * key_r);
 }
 
-// Gradients by one gate for all channels, and by beta, from sums over channels. What the state at the end gives goes to the gates of the last run.
+// Gradients by one gate for all channels, and by beta, from sums over channels. What the state at the end gives goes to the gates of the last run; what it gives by a
+// step's key goes to the gates behind the step, of which the key's sum takes off what it has unless they are APART.
 DEVICE void finish_gates(const Params& p, const Work& w) {
   const int i = threadIdx.x;
   f32 *const of_step = w.spare(), *const of_end = of_step + SPAN;
@@ -83,7 +84,7 @@ DEVICE void finish_gates(const Params& p, const Work& w) {
     for (int warp = 0; warp < WARPS; warp++) ends += of_step[2 * SPAN + warp];
     ends *= w.token(SINCE, SPAN - 1);
 #pragma unroll 8
-    for (int j = 0; j < SPAN; j++) ends += of_end[j], by_log += j >= i && w.together(i, j) ? of_step[j] : 0.f;
+    for (int j = 0; j < SPAN; j++) ends += !APART || j < i ? of_end[j] : 0.f, by_log += j >= i && w.together(i, j) ? of_step[j] : 0.f;
     own = finish_gate(p, w, i, 0, w.together(i, SPAN - 1) ? by_log + ends : by_log);
   }
   if constexpr (!HAS_SUMS) return;
@@ -99,15 +100,16 @@ DEVICE void finish_gates(const Params& p, const Work& w) {
 
 // The part of the sums of two rows that this warp has, which it has put there for the heads before.
 DEVICE float2 sums_before(const Work& w, int of, bool is_first) {
-  if (is_first) return make_float2(0.f, 0.f);
+  if (APART || is_first) return make_float2(0.f, 0.f);
   return make_float2(w.row_sums(of, w.rows + row_of(0))[w.part], w.row_sums(of, w.rows + row_of(2))[w.part]);
 }
 
-template <typename OfPairs> DEVICE void finish_head(const Params& p, const Work& w, Parts& parts, OfPairs& pairs, bool is_first) {
+template <typename OfPairs> DEVICE void finish_head(const Params& p, const Work& w, Parts& parts, OfPairs& pairs, Totals& totals, bool is_first) {
   store_pairs(w, pairs);
 #pragma unroll
   for (int b = 0; b < OWN_BLOCKS; b++) each_number(parts.r[b], [&](f32& v, int row, int) { v *= -w.token(SINCE, w.rows + row); });
   put_sums(w, KEY_END, difference(sums_of_rows(w, parts.w, w.tile(0)), sums_before(w, UNIT_K, is_first)));
+  set_apart(parts.w, totals.k);
   __syncthreads();
   multiply_pairs(w, parts);
   const float2 q = sums_of_rows(w, parts.q, w.tile(Q_AT)), r = sums_of_rows(w, parts.r, w.tile(0)), k = sums_of_rows(w, parts.w, w.tile(0));
@@ -120,6 +122,7 @@ template <typename OfPairs> DEVICE void finish_head(const Params& p, const Work&
   for (int b = 0; b < OWN_BLOCKS; b++)
 #pragma unroll
     for (int i = 0; i < 8; i++) number_of(parts.w[b], i) = __fmaf_rn(i / 2 % 2 == 0 ? low : high, number_of(parts.r[b], i), number_of(parts.w[b], i));
+  set_apart(parts.w, totals.k), set_apart(parts.q, totals.q);
   __syncthreads();
   finish_gates(p, w);
 }

@@ -34,10 +34,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gated_delta_rule_gradie
     for (int b = 0; b < OWN_BLOCKS; b++) parts.r[b] = {};
     take_slices(p, w, own, fetched, parts, pairs);
     if constexpr (NEEDS_KEYS) {
-      if constexpr (BY_CHANNEL) finish_channels(p, w, parts, pairs, totals); else finish_head(p, w, parts, pairs, own == 0);
+      if constexpr (BY_CHANNEL) finish_channels(p, w, parts, pairs, totals); else finish_head(p, w, parts, pairs, totals, own == 0);
     }
   }
   if constexpr (HAS_DQ || HAS_DK) {
-    if constexpr (BY_CHANNEL) finish_units(p, w, totals.q, totals.k); else finish_units(p, w, parts.q, parts.w);
+    if constexpr (APART) finish_units(p, w, totals.q, totals.k); else finish_units(p, w, parts.q, parts.w);
   }
 }

@@ -48,7 +48,9 @@ struct Work {
 // The rows of sums over channels; OWN_PAIR has products of steps with themselves.
 constexpr int QUERY_DQ = 0, KEY_R = 1, KEY_WRITTEN = 2, KEY_END = 3, OWN_PAIR = 4, UNIT_Q = 5, UNIT_K = 6;
 
-// A warp adds up rows of steps by keys, and by steps. With one decay for all channels those of dq and dk are sums over heads.
+// A warp adds up rows of steps by keys, and by steps. Those of dq and dk may be sums over heads from the first one on; in f32, and with decays of channels, what
+// a head adds stays APART from the totals: gradients by gates are small beside what the heads before it, and the chunk's end, have given.
+constexpr bool APART = BY_CHANNEL || !PAIRED;
 struct Totals { Square q[OWN_BLOCKS], k[OWN_BLOCKS]; };
 struct Parts { Square q[OWN_BLOCKS], r[OWN_BLOCKS], w[OWN_BLOCKS]; };
 
@@ -57,6 +59,16 @@ DEVICE float2 added_up(float2 sums) {
 #pragma unroll
   for (int apart = 1; apart < 4; apart *= 2) sums.x += __shfl_xor_sync(0xffffffffu, sums.x, apart), sums.y += __shfl_xor_sync(0xffffffffu, sums.y, apart);
   return sums;
+}
+
+// Adds rows that are to stay apart to their totals, and begins anew.
+DEVICE void set_apart(Square (&rows)[OWN_BLOCKS], Square (&totals)[OWN_BLOCKS]) {
+  if constexpr (APART) {
+#pragma unroll
+    for (int b = 0; b < OWN_BLOCKS; b++)
+#pragma unroll
+      for (int i = 0; i < 8; i++) number_of(totals[b], i) += number_of(rows[b], i), number_of(rows[b], i) = 0.f;
+  }
 }
 
 DEVICE f32 multiply_words(u32 a, u32 b, f32 sum) {

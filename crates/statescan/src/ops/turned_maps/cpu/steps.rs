@@ -1,4 +1,4 @@
-//! What adds up over time: angles, and backwards sums of the gradients by them. A job is a head of a row, 64 steps at once.
+//! Sums over time: angles, and backwards sums of the gradients by them. A job is a head of a row, 64 steps at once.
 
 use super::{Problem, padded, rows, rows_mut};
 use crate::cpu::math::{phi1, sincos};

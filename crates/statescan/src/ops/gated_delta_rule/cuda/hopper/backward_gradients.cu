@@ -285,6 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gated_delta_rule_backwa
   w.rows = int(threadIdx.x) / 32 % ROW_WARPS * 16, w.part = int(threadIdx.x) / 128;
   wait_for_walks();
   begin(p, w, units, first);
+  Totals totals = {};
   Parts parts = {};
 #pragma unroll 1
   for (int own = 0; own < GROUP; own++) {
@@ -293,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gated_delta_rule_backwa
 #pragma unroll
     for (int b = 0; b < OWN_BLOCKS; b++) parts.r[b] = {};
     take_slices(p, w, own, parts, pairs);
-    if constexpr (NEEDS_KEYS) finish_head(p, again(w), parts, pairs, own == 0);
+    if constexpr (NEEDS_KEYS) finish_head(p, again(w), parts, pairs, totals, own == 0);
   }
   if constexpr (HAS_DQ || HAS_DK) finish_units(p, again(w), parts.q, parts.w);
 }
