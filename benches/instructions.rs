@@ -150,6 +150,8 @@ fn count_all(cases: &[Case]) -> Result<BTreeMap<String, u64>, Failure> {
 fn count(name: &str) -> Result<u64, Failure> {
     let out = std::env::temp_dir().join(format!("statescan-callgrind.{}.{}", std::process::id(), name.replace([' ', ','], "-")));
     let output = Command::new("valgrind")
+        // zeros come from the system: whether memory of the heap must be cleared is a matter of what ran before
+        .env("MALLOC_MMAP_THRESHOLD_", "4096")
         .args(["--tool=callgrind", "--toggle-collect=*counted_call*"])
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(std::env::current_exe()?)
