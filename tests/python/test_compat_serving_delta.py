@@ -140,6 +140,66 @@ class TestGatedDeltaRule:
             flashinfer.chunk_gated_delta_rule(q, k, v, g.exp(), beta, None, pool, output_state=pool, **options)
             near(pool, expected)
 
+    def test_flashinfers_gates(self):
+        """Decays or their logarithms, or what layers have in their places."""
+        (q, k, v, *_), initial = self.tensors(BOUNDS[-1]), self.pool(5)
+        (A_log, a, dt_bias, b), (g, beta) = self.raw(BOUNDS[-1])
+        options = {"initial_state": initial, "output_final_state": True, "cu_seqlens": index(*BOUNDS), "cu_seqlens_cpu": BOUNDS}
+        expected = flashinfer.chunk_gated_delta_rule(q, k, v, g.exp(), beta, **options)
+        raw = {"use_gate_in_kernel": True, "A_log": A_log, "dt_bias": dt_bias, "beta_is_logit": True}
+        for gates, more in ((g, beta), {"gate_domain": "log"}), ((a, b), raw):
+            near(flashinfer.chunk_gated_delta_rule(q, k, v, *gates, **more, **options), expected)
+
+    def test_flashinfers_slots(self):
+        """Slots that are read and written, and a pool of checkpoints at multiples of all tokens that were read."""
+        tensors, pool = self.tensors(BOUNDS[-1]), self.pool(9)
+        q, k, v, g, beta = tensors
+        read, write, prefixes, every = [2, 7, -1, 2, 8], [3, 4, 0, 1, -1], [1, 3, 2, 4, 6], 3
+        at, y, _, states = rows_of(pool, self.run(tensors), read=read, has=[slot >= 0 for slot in read], null=None)
+        expected, places = pool.clone(), []
+        for row, (start, stop) in enumerate(zip(BOUNDS, BOUNDS[1:])):
+            if write[row] >= 0 and stop > start:
+                expected[write[row]] = states[row][-1]
+            places.append([n for n in range(stop - start) if (prefixes[row] + n + 1) % every == 0])
+        counts = [len(own) for own in places]
+        starts, slots = torch.tensor([0, *counts]).cumsum(0), [5, -1, 0, 2, 6, 1][: sum(counts)]
+        options = {"cu_seqlens": index(*BOUNDS), "use_qk_l2norm_in_kernel": True, "output_final_state": True}
+        options |= {"state_indices": index(*read), "output_state_indices": index(*write)}
+        kept, other = torch.zeros(7, *pool.shape[1:]), pool.clone()
+        checkpoints = {"state_checkpoints": kept, "checkpoint_cu_starts": starts, "checkpoint_every_n_tokens": every}
+        checkpoints |= {"checkpoint_state_indices": index(*slots), "prefix_lens": index(*prefixes)}
+        for more in {}, checkpoints:
+            other.copy_(pool)
+            got, _ = flashinfer.chunk_gated_delta_rule(q, k, v, g.exp(), beta, None, pool, output_state=other, **options, **more)
+            near(got[at], y)
+            near(other, expected)
+        for slot, state in zip(slots, [states[row][n] for row, own in enumerate(places) for n in own], strict=True):
+            if slot >= 0:
+                near(kept[slot], state)
+        assert not kept[[3, 4]].any()
+        got, _ = flashinfer.chunk_gated_delta_rule(q, k, v, g.exp(), beta, None, pool, output_state=pool, **options)
+        near(got[at], y)
+        near(pool, expected)
+
+    @pytest.mark.parametrize(
+        "options, words",
+        [
+            (
+                {"output_state_indices": index(0)},
+                "`state_indices` and `output_state` and `output_final_state` must be given with",
+            ),
+            ({"prefix_lens": index(0)}, "`checkpoint_every_n_tokens` must be given with `prefix_lens`"),
+            ({"checkpoint_every_n_tokens": 2}, "`state_checkpoints` and `checkpoint_cu_starts` must be given with"),
+            ({"use_gate_in_kernel": True}, "`g` and `A_log` and `dt_bias` must be given with `use_gate_in_kernel`"),
+            ({"state_indices": index(0)}, "`initial_state` must be given with `state_indices`"),
+            ({"gate_domain": "exp"}, "`gate_domain` must be linear or log, got 'exp'"),
+        ],
+    )
+    def test_what_flashinfers_prefill_refuses(self, options, words):
+        q, k, v, *_ = self.tensors(2)
+        with pytest.raises(ValueError, match=f"chunk_gated_delta_rule: {words}"):
+            flashinfer.chunk_gated_delta_rule(q, k, v, cu_seqlens=index(0, 2), **options)
+
     def test_more_heads_of_queries(self):
         """Each query's head has a state of its own then, and nothing decays without g."""
         q, k, v = torch.randn(7, 4, self.K), torch.randn(7, 2, self.K), torch.randn(7, 2, self.V)

@@ -1,13 +1,16 @@
 """The signatures of functions of serving engines are theirs."""
 
+import ast
+import importlib.util
 import inspect
+from pathlib import Path
 
 import pytest
 
 from statescan.compat import flashinfer, vllm
 
-# The signatures of vLLM 0.33.0 and of flashinfer-python 0.7.2.post1 (`gated_delta_rule_replayssm_commit` of 0.7.4), from
-# their wheels on PyPI: parameters by position with their defaults, without annotations.
+# The signatures of vLLM 0.33.0 and of flashinfer-python 0.7.4, from their wheels on PyPI:
+# parameters by position with their defaults, without annotations.
 SIGNATURES = {
     # vllm/model_executor/layers/mamba/ops/mamba_ssm.py
     vllm.selective_scan_fn: "u, ssm_states, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, "
@@ -50,7 +53,8 @@ SIGNATURES = {
     flashinfer.chunk_gated_delta_rule: "q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=False, "
     "cu_seqlens=None, use_qk_l2norm_in_kernel=False, output=None, output_state=None, state_checkpoints=None, "
     "checkpoint_cu_starts=None, checkpoint_every_n_tokens=0, use_cp='auto', state_indices=None, _cp_chunk_len=None, "
-    "backend='auto', max_seqlen=None",
+    "backend='auto', max_seqlen=None, gate_domain='linear', use_gate_in_kernel=False, A_log=None, dt_bias=None, "
+    "beta_is_logit=False, cu_seqlens_cpu=None, output_state_indices=None, checkpoint_state_indices=None, prefix_lens=None",
     # flashinfer/gdn_decode.py
     flashinfer.gated_delta_rule_decode_pretranspose: "q, k, v, state, A_log, a, dt_bias, b, scale=None, output=None, "
     "use_qk_l2norm=True, initial_state=None, initial_state_indices=None, output_state_indices=None, "
@@ -75,3 +79,18 @@ def test_signatures_are_theirs(function):
 def test_every_name_has_a_signature():
     names = {name for module in (vllm, flashinfer) for name in module.__all__ if callable(getattr(module, name))}
     assert names == {function.__name__ for function in SIGNATURES}
+
+
+@pytest.mark.parametrize("file", ["mamba/selective_state_update.py", "gdn_prefill.py", "gdn_decode.py"])
+def test_flashinfers_source_has_these_signatures(file):
+    """Those of the version that is installed."""
+    spec = importlib.util.find_spec("flashinfer")
+    if spec is None:
+        pytest.skip("flashinfer is not installed")
+    tree = ast.parse((Path(spec.origin).parent / file).read_text())
+    found = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in flashinfer.__all__}
+    assert found
+    for name, arguments in found.items():
+        for argument in (*arguments.args, *arguments.kwonlyargs):
+            argument.annotation = None
+        assert ast.unparse(arguments).replace("*, ", "") == SIGNATURES[getattr(flashinfer, name)]

@@ -1,4 +1,4 @@
-"""The gated delta rule of flashinfer 0.7.2, `flashinfer.gdn_prefill` and `flashinfer.gdn_decode`, as `flashinfer` here has it."""
+"""The gated delta rule of flashinfer 0.7.4, `flashinfer.gdn_prefill` and `flashinfer.gdn_decode`, as `flashinfer` here has it."""
 
 from typing import Any
 
@@ -32,74 +32,108 @@ def chunk_gated_delta_rule(
     _cp_chunk_len: int | None = None,
     backend: str = "auto",
     max_seqlen: int | None = None,
+    *,
+    gate_domain: str = "linear",
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    beta_is_logit: bool = False,
+    cu_seqlens_cpu: Any = None,
+    output_state_indices: Tensor | None = None,
+    checkpoint_state_indices: Tensor | None = None,
+    prefix_lens: Tensor | None = None,
 ) -> Any:
     """The gated delta rule of packed sequences.
 
     Args:
         q, k, v: (tokens, heads, width), with more heads of v, or of q, than of the others.
-        g: (tokens, most heads), the decay itself, and not its logarithm. One below 1.2e-38 counts as that.
-        beta: (tokens, most heads).
+        g: (tokens, most heads), the decay itself, one below 1.2e-38 counts as that; with `gate_domain` "log" its logarithm, and
+            with `use_gate_in_kernel` a raw gate beside `A_log` and `dt_bias`, (most heads,).
+        beta: (tokens, most heads); with `beta_is_logit` it goes through a sigmoid.
         initial_state: (sequences, most heads, value_width, key_width), or with `state_indices` a pool of slots.
-        cu_seqlens: (sequences + 1,), the bounds of sequences.
+        cu_seqlens: (sequences + 1,), the bounds of sequences. `cu_seqlens_cpu` is not looked at.
         output, output_state: are filled with the results; `output_state` is a pool with `state_indices`. Where it is
             `initial_state` itself, states are changed where they lie.
         state_checkpoints: (checkpoints, most heads, value_width, key_width), receives the states after each
             `checkpoint_every_n_tokens` tokens of a sequence, which may be any number. Sequences are scanned piece by piece then.
-        checkpoint_cu_starts: (sequences + 1,), where the checkpoints of each sequence begin.
+        checkpoint_cu_starts: (sequences + 1,), where the checkpoints of each sequence begin, or their slots in
+            `checkpoint_state_indices`, with which `state_checkpoints` is a pool; a negative one keeps nothing.
         state_indices: (sequences,), the slot of each; a negative one is padding.
+        output_state_indices: (sequences,), the slots that are written, if other ones; a negative one of either kind stands for
+            zeros, or for nothing that is left, and a sequence without tokens leaves nothing.
+        prefix_lens: (sequences,), the tokens of each before this call, from whose first one checkpoints are counted.
 
     Returns:
         y, (tokens, most heads, value_width); with `output_final_state` also `output_state`.
     """
-    name = "chunk_gated_delta_rule"
+    every, slots, final = checkpoint_every_n_tokens, output_state_indices, output_final_state
+    gate = {"A_log": A_log, "dt_bias": dt_bias}
+    _together("checkpoint_every_n_tokens", every, state_checkpoints=state_checkpoints, checkpoint_cu_starts=checkpoint_cu_starts)
+    for option, value in {"checkpoint_state_indices": checkpoint_state_indices, "prefix_lens": prefix_lens}.items():
+        _together(option, value, checkpoint_every_n_tokens=every)
+    _together("state_indices", state_indices, initial_state=initial_state)
+    _together("state_indices", state_indices is not None and final, output_state=output_state)
+    _together("output_state_indices", slots, state_indices=state_indices, output_state=output_state, output_final_state=final)
+    _together("use_gate_in_kernel", use_gate_in_kernel, g=g, **gate)
     if cu_seqlens is None:
-        raise TypeError(f"{name}: `cu_seqlens` must be given")
-    if checkpoint_every_n_tokens and (state_checkpoints is None or checkpoint_cu_starts is None):
-        raise ValueError(f"{name}: `state_checkpoints` and `checkpoint_cu_starts` must be given with `checkpoint_every_n_tokens`")
-    if state_indices is not None and (initial_state is None or (output_final_state and output_state is None)):
-        raise ValueError(f"{name}: `state_indices` are of slots of `initial_state` and `output_state`, which must be given")
+        raise TypeError("chunk_gated_delta_rule: `cu_seqlens` must be given")
+    if gate_domain not in ("linear", "log"):
+        raise ValueError(f"chunk_gated_delta_rule: `gate_domain` must be linear or log, got {gate_domain!r}")
     if q.shape[1] > v.shape[1]:
         # a key for several queries: each has a state of its own
         k, v = (tensor.repeat_interleave(q.shape[1] // v.shape[1], dim=1) for tensor in (k, v))
-    # a chunk's decays are differences of logarithms, which infinite ones have not
-    g = None if g is None else g.clamp(min=torch.finfo(torch.float32).tiny).log()
+    if g is not None and gate_domain == "linear" and not use_gate_in_kernel:
+        # a chunk's decays are differences of logarithms, which infinite ones have not
+        g = g.clamp(min=torch.finfo(torch.float32).tiny).log()
     tensors = [None if tensor is None else tensor[None] for tensor in (q, k, v, g, beta)]
-    options = {"scale": scale, "qk_l2norm": use_qk_l2norm_in_kernel}
-    scan = serving.delta_scan(*tensors, **options)
+    options = {"scale": scale, "qk_l2norm": use_qk_l2norm_in_kernel, "beta_sigmoid": beta_is_logit and beta is not None}
+    options |= gate if use_gate_in_kernel else {}
     states = None if initial_state is None else initial_state.transpose(-1, -2)
-    if checkpoint_every_n_tokens:
-        if state_indices is not None:
-            states = states[state_indices.clamp(min=0).long()]
-        kept = (checkpoint_every_n_tokens, state_checkpoints, checkpoint_cu_starts)
-        y, after = _with_checkpoints(tensors, options, states, cu_seqlens, kept)
-    elif state_indices is None:
-        y, after = scan(states, cu_seqlens)
-    elif output_final_state and output_state is initial_state:
-        y, _ = scan(StatePool(states, state_indices), cu_seqlens)
+    write = state_indices if slots is None else torch.where(cu_seqlens.diff() > 0, slots, -1).to(state_indices.dtype)
+    if state_indices is not None and final and output_state is initial_state and not every:
+        y, _ = serving.delta_scan(*tensors, **options)(StatePool(states, state_indices, write), cu_seqlens)
         return serving.filled(output, y[0]), output_state
+    if state_indices is not None:
+        found = states[state_indices.clamp(min=0).long()]
+        states = torch.where(state_indices[:, None, None, None] < 0, 0, found)
+    if every:
+        kept = (every, state_checkpoints, checkpoint_cu_starts, checkpoint_state_indices, prefix_lens)
+        y, after = _with_checkpoints(tensors, options, states, cu_seqlens, kept)
     else:
-        y, after = scan(states[state_indices.clamp(min=0).long()], cu_seqlens)
+        y, after = serving.delta_scan(*tensors, **options)(states, cu_seqlens)
     y = serving.filled(output, y[0])
-    if not output_final_state:
+    if not final:
         return y
     after = after.transpose(-1, -2)
-    if state_indices is not None:
-        serving.put(output_state, state_indices, after)
-        return y, output_state
-    return y, serving.filled(output_state, after)
+    if state_indices is None:
+        return y, serving.filled(output_state, after)
+    serving.put(output_state, write, after)
+    return y, output_state
+
+
+def _together(option, value, **needed):
+    """Refuses an option without others that it needs."""
+
+    def lacks(value):
+        return value is None or value is False or (type(value) is int and value == 0)
+
+    if not lacks(value) and any(map(lacks, needed.values())):
+        names = " and ".join(f"`{name}`" for name in needed)
+        raise ValueError(f"chunk_gated_delta_rule: {names} must be given with `{option}`")
 
 
 def _with_checkpoints(tensors, options, before, cu_seqlens, kept):
     """y and the final states of sequences whose states at the ends of pieces are kept."""
-    every, checkpoints, starts = kept
+    every, checkpoints, starts, slots, prefixes = kept
     bounds, starts = cu_seqlens.tolist(), starts.tolist()
+    prefixes = [0] * len(bounds) if prefixes is None else prefixes.tolist()
     pieces, places, last = [], [], []
     for sequence, (start, stop) in enumerate(zip(bounds, bounds[1:])):
+        cuts = range(start + every - prefixes[sequence] % every, stop + 1, every)
+        places += [(len(pieces) + number, starts[sequence] + number) for number in range(len(cuts))]
         # an empty sequence is one piece, too, whose state is the initial one
-        for begin in range(start, max(stop, start + 1), every):
-            end = min(begin + every, stop)
-            places += [(len(pieces), starts[sequence] + (end - start) // every - 1)] if end - begin == every else []
-            pieces.append((begin, end, sequence))
+        ends = [*cuts] if stop in cuts else [*cuts, stop]
+        pieces += [(begin, end, sequence) for begin, end in zip([start, *ends], ends)]
         last.append(len(pieces) - 1)
 
     def scan(pool, bounds):
@@ -109,7 +143,7 @@ def _with_checkpoints(tensors, options, before, cu_seqlens, kept):
     y, states = serving.in_pieces(scan, pieces, before, v, (v.shape[2], q.shape[3], v.shape[3]))
     if places:
         piece, place = torch.tensor(places, device=states.device).t()
-        checkpoints[place] = states[piece].transpose(-1, -2).to(checkpoints.dtype)
+        serving.put(checkpoints, place if slots is None else slots[place], states[piece].transpose(-1, -2))
     return y, states[last]
 
 

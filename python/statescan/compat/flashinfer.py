@@ -1,4 +1,4 @@
-"""The functions of flashinfer 0.7.2 for layers with a state, by their names and signatures, on states that lie in its pools.
+"""The functions of flashinfer 0.7.4 for layers with a state, by their names and signatures, on states that lie in its pools.
 
 There they are in `flashinfer.mamba`, `flashinfer.gdn_prefill` and `flashinfer.gdn_decode`. States of the gated delta rule are
 (.., value_heads, value_width, key_width) but for `gated_delta_rule_decode`, and are used where they lie. They are changed in
