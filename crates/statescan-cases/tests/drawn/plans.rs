@@ -187,6 +187,7 @@ const ON_GPUS: Plans = &[
         ],
     ),
     ("linear_scan", &["D=2 L=5000", "D=300 L=1100", "B=2 D=31 L=2047"]),
+    ("turned_maps", &["L=129 N=64 A=20", "B=2 L=131 N=130 A=40", "L=70 N=256 A=100", "B=2 L=1100 N=16 A=8"]),
 ];
 
 /// Sizes as they are written above.

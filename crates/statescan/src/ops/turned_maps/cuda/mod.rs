@@ -15,20 +15,22 @@ use crate::tensor::{RawViewMut, View};
 
 const MAPS: Header = header!("maps.cuh");
 const STEPS: Header = header!("steps.cuh");
-static TURNS: Program<StepParams> = Program::new("turned_maps_turns", &[COMMON], include_str!("turns.cu")).including(&[STEPS]);
+const SUMS: Header = header!("sums.cuh");
+static TURNS: Program<StepParams> =
+    Program::new("turned_maps_turns", &[COMMON], include_str!("turns.cu")).including(&[SUMS, STEPS]);
 static FORWARD: Program<ForwardParams> =
-    Program::new("turned_maps_forward", &[COMMON], include_str!("forward.cu")).including(&[MAPS]);
+    Program::new("turned_maps_forward", &[COMMON], include_str!("forward.cu")).including(&[MAPS, SUMS]);
 static BACKWARD: Program<BackwardParams> =
     Program::new("turned_maps_backward", &[COMMON], include_str!("backward.cu")).including(&[MAPS]);
-static RATES: Program<StepParams> = Program::new("turned_maps_rates", &[COMMON], include_str!("rates.cu")).including(&[STEPS]);
+static RATES: Program<StepParams> =
+    Program::new("turned_maps_rates", &[COMMON], include_str!("rates.cu")).including(&[SUMS, STEPS]);
 
 /// Warps of a block that walks over steps.
-const WALKERS: usize = 32;
+const WALKERS: usize = 16;
 /// Columns that warps have room for.
 const MOST_COLUMNS: usize = 256;
-/// Warps of a block of the forward pass, and heads that a warp turns maps for.
+/// Warps of a block of the forward pass, each of which has a step.
 const TURNERS: usize = 8;
-const HEADS: usize = 8;
 
 params! {
     /// The sizes of a call.
@@ -51,8 +53,8 @@ params! {
         dt: Strided,
         by_rate: Strided,
         by_dt: Strided,
-        /// Dense (batch, step, head, angle): angles in turns, or the gradients by them.
-        turns: Address<f32>,
+        /// (batch, step, head, angle): angles in turns, or the gradients by them.
+        turns: Strided,
     }
 }
 
@@ -71,9 +73,9 @@ params! {
     struct ForwardParams(inputs: Inputs) {
         turned: [Strided; 2],
         dots: Strided,
-        /// Parts of the heads of a group, and how many heads each has.
+        /// Parts of the heads of a group, and blocks for the steps of a row.
         slices: i64,
-        each: i64,
+        tiles: i64,
     }
 }
 
@@ -109,6 +111,16 @@ impl Room {
 /// Pairs of columns that a lane has: a power of two.
 fn items(p: &Problem<'_>) -> usize {
     p.dstate.div_ceil(64).max(1).next_power_of_two()
+}
+
+/// Of these, those whose columns may be turned.
+fn turned_items(p: &Problem<'_>) -> usize {
+    p.angles.div_ceil(32).max(1)
+}
+
+/// Heads that a warp of the forward pass turns maps for: it reads their angles at once.
+fn heads(p: &Problem<'_>) -> usize {
+    if items(p) > 2 { 4 } else { 8 }
 }
 
 /// Steps of a block of the backward pass, each of which has a warp.
@@ -192,13 +204,14 @@ impl<'p, 'a> Call<'p, 'a> {
         Inputs { shape: self.shape(), maps, biases, turns: Address::new(self.turns) }
     }
 
-    /// A pass over the steps of each head.
-    fn over_steps(&self, targets: &GradientTargets, turns: u64) -> Result<Kernel<StepParams>> {
+    /// A pass over the steps of each head, forwards or back.
+    fn over_steps(&self, targets: &GradientTargets, turns: u64, back: bool) -> Result<Kernel<StepParams>> {
         let p = self.p;
         let [by_rate, by_dt] = [read(&targets.rate), read(&targets.dt)];
         let config = Config::default()
             .int("WARPS", WALKERS)
-            .int("ANGLES", p.angles.div_ceil(32).max(1).next_power_of_two())
+            .int("ANGLES", turned_items(p).next_power_of_two())
+            .flag("BACK", back)
             .dtype("RATE", p.rate.dtype())
             .dtype("DT", p.dt.dtype())
             .dtype("DRATE", dtype(&by_rate))
@@ -211,18 +224,18 @@ impl<'p, 'a> Call<'p, 'a> {
             dt: Strided::of(&p.dt),
             by_rate: Strided::of_option(&by_rate),
             by_dt: Strided::of_option(&by_dt),
-            turns: Address::new(turns),
+            turns: Strided::dense(turns, [p.seqlen, p.nheads, p.angles]),
         };
         let blocks = if p.seqlen == 0 { Some(0) } else { p.batch.checked_mul(p.nheads) };
         Ok(Kernel { config, launch: Launch::new(OP, blocks, 32 * WALKERS)?, params })
     }
 
     fn turns(&self) -> Result<Kernel<StepParams>> {
-        self.over_steps(&GradientTargets::default(), self.turns)
+        self.over_steps(&GradientTargets::default(), self.turns, false)
     }
 
     fn rates(&self, targets: &GradientTargets, by_turns: u64) -> Result<Kernel<StepParams>> {
-        self.over_steps(targets, by_turns)
+        self.over_steps(targets, by_turns, true)
     }
 
     /// The constants of a pass over maps, which reads and writes these tensors besides.
@@ -232,6 +245,7 @@ impl<'p, 'a> Call<'p, 'a> {
         let paired = p.dstate.is_multiple_of(2) && given.iter().flatten().all(|view| neighbours(view, view.rank() - 1, 2) == 2);
         Config::default()
             .int("ITEMS", items(p))
+            .int("TURNS", turned_items(p))
             .int("WARPS", warps)
             .flag("PAIRED", paired)
             .dtype("MAPS", p.maps.dtype())
@@ -244,17 +258,17 @@ impl<'p, 'a> Call<'p, 'a> {
 
     fn forward(&self, targets: &Targets) -> Result<Kernel<ForwardParams>> {
         let (p, [turned, dots]) = (self.p, [read(&targets.turned), read(&targets.dots)]);
-        let slices = p.heads_per_group().div_ceil(HEADS);
-        let rows = [p.seqlen, p.ngroups, slices].into_iter().try_fold(p.batch, usize::checked_mul);
+        let (slices, tiles) = (p.heads_per_group().div_ceil(heads(p)), p.seqlen.div_ceil(TURNERS));
+        let blocks = [tiles, p.ngroups, slices].into_iter().try_fold(p.batch, usize::checked_mul);
         let params = ForwardParams {
             inputs: self.inputs(),
             turned: both(&turned, 2),
             dots: Strided::of_option(&dots),
             slices: slices as i64,
-            each: HEADS as i64,
+            tiles: tiles as i64,
         };
-        let launch = Launch::new(OP, rows.map(|rows| rows.div_ceil(TURNERS)), 32 * TURNERS)?;
-        Ok(Kernel { config: self.config(TURNERS, turned, dots, None), launch, params })
+        let config = self.config(TURNERS, turned, dots, None).int("HEADS", heads(p));
+        Ok(Kernel { config, launch: Launch::new(OP, blocks, 32 * TURNERS)?, params })
     }
 
     fn backward(

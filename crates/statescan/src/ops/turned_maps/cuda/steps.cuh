@@ -1,32 +1,78 @@
-// What adds up over the steps of a head. A block has a head of a row, each of its warps equal parts of its steps, and each lane an angle, or several
-// that are 32 apart: a warp adds up its part, and then goes through it once more from the sum of the parts before.
+// What adds up over the steps of a head. A block has a head of a row and walks over its steps, forwards or back, tile by tile; each of its warps has some
+// neighbouring steps of a tile, and each lane an angle, or several that are 32 apart.
 #pragma once
+#include "sums.cuh"
 
-static_assert(given<int>(ANGLES, WARPS) && given_types<RATE, DT>());
+static_assert(given<int>(ANGLES, WARPS) && given<bool>(BACK) && given_types<RATE, DT>());
 
-struct Part {
-  i64 batch, head, first, end;
+// Steps of a warp in a tile, and lanes for each of them where lanes have steps.
+constexpr int STEPS = 8 / ANGLES, TILE = WARPS * STEPS, SHARE = 32 / STEPS;
 
-  DEVICE explicit Part(const Shape& p) : batch(blockIdx.x / p.heads), head(blockIdx.x % p.heads) {
-    const i64 each = (p.steps + WARPS - 1) / WARPS;
-    first = min(p.steps, threadIdx.x / 32 * each), end = min(p.steps, first + each);
+// How many of a warp's steps there are in a tile, or of those from a lane's step on.
+DEVICE int steps_left(const StepParams& p, i64 tile, int step) { return int(max(min(p.shape.steps - tile - step, i64(STEPS)), 0ll)); }
+DEVICE int step_of_warp() { return int(threadIdx.x) / 32 * STEPS; }
+DEVICE int step_of_lane() { return int(threadIdx.x) / SHARE; }
+DEVICE bool has_angle(const StepParams& p, int k) { return k * 32 + int(threadIdx.x) % 32 < p.shape.angles; }
+
+// The numbers of a lane's angles in a tensor, which moves from tile to tile with the walk.
+template <typename E> struct Line {
+  const Strided& of;
+  E* place;
+
+  // At a step of the first tile, as the walk counts them.
+  DEVICE Line(const StepParams& p, const Strided& of, int step) : of(of) {
+    const u32 heads = u32(p.shape.heads);
+    place = at<E>(of, blockIdx.x / heads, BACK ? p.shape.steps - 1 - step : step, blockIdx.x % heads, int(threadIdx.x) % 32);
   }
-  DEVICE static int angle(int k) { return k * 32 + int(threadIdx.x) % 32; }
-  DEVICE i64 place(const Shape& p, i64 step, int k) const { return ((batch * p.steps + step) * p.heads + head) * p.angles + angle(k); }
-  DEVICE f32 dt(const StepParams& p, i64 step) const { return to_f32(*at<DT>(p.dt, batch, step, head)); }
-  DEVICE f32 rate(const StepParams& p, i64 step, int k) const {
-    return angle(k) < p.shape.angles ? tanhf(to_f32(*at<RATE>(p.rate, batch, step, head, angle(k)))) : 0.f;
+  DEVICE void move(int steps) { place += BACK ? -steps * of.stride[1] : steps * of.stride[1]; }
+  // job(i, k, place) for each step of a warp, of which `left` are there, and each angle
+  template <typename Job> DEVICE void each(const StepParams& p, int left, Job job) const {
+    Line line = *this;
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+#pragma unroll
+      for (int k = 0; k < ANGLES; k++)
+        if (i < left && has_angle(p, k)) job(i, k, line.place + k * 32 * of.stride[3]);
+      line.move(1);
+    }
   }
 };
 
-// Sums of the parts before this warp's, or of those behind it, of which each warp has one.
-template <bool BEFORE> DEVICE void others(f64 (&sum)[ANGLES]) {
-  __shared__ f64 parts[WARPS][ANGLES][32];
-  const int own = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+// A number for each of a warp's steps and a lane's angles.
+typedef f32 Numbers[STEPS][ANGLES];
+
+// Reads a tile, with zeros where there is no such step or angle, and moves to the next one.
+template <typename E> DEVICE void read(const StepParams& p, Line<const E>& from, int left, Numbers& to) {
 #pragma unroll
-  for (int k = 0; k < ANGLES; k++) parts[own][k][lane] = sum[k], sum[k] = 0.;
+  for (int i = 0; i < STEPS; i++)
+#pragma unroll
+    for (int k = 0; k < ANGLES; k++) to[i][k] = 0.f;
+  from.each(p, left, [&](int i, int k, const E* place) { to[i][k] = to_f32(*place); });
+  from.move(TILE);
+}
+// The step size of a lane's step.
+DEVICE f32 read_dt(Line<const DT>& from, int left) {
+  const f32 dt = left > 0 ? to_f32(*from.place) : 0.f;
+  from.move(TILE);
+  return dt;
+}
+// Of a number for each of a warp's steps, which lanes have, that of the i-th.
+DEVICE f32 of_step(f32 v, int i) { return __shfl_sync(~0u, v, i * SHARE); }
+
+// What each warp of a block has added up in a tile.
+typedef f64 Parts[WARPS][ANGLES][32];
+
+// A warp's sums of a tile become those of all that is before the warp's steps; `before`, of all before the tile, becomes that of all before the next one.
+DEVICE void put_before(f64 (&own)[ANGLES], f64 (&before)[ANGLES], Parts& parts) {
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+#pragma unroll
+  for (int k = 0; k < ANGLES; k++) parts[warp][k][lane] = own[k], own[k] = before[k];
   __syncthreads();
-  for (int i = 0; i < (BEFORE ? own : WARPS - 1 - own); i++)
 #pragma unroll
-    for (int k = 0; k < ANGLES; k++) sum[k] += parts[BEFORE ? i : WARPS - 1 - i][k][lane];
+  for (int i = 0; i < WARPS; i++)
+#pragma unroll
+    for (int k = 0; k < ANGLES; k++) {
+      before[k] += parts[i][k][lane];
+      if (i + 1 == warp) own[k] = before[k];
+    }
 }
