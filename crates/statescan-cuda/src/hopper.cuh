@@ -81,6 +81,11 @@ template <int RANK> DEVICE void tile_load(void* to, const TensorMap& map, Barrie
                  ::"r"(shared), "l"(&map), "r"(counter), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]) : "memory");
 }
 
+// Arrives when the copies that this thread has started by `copy_async_16` have come.
+DEVICE void barrier_arrive_copied(Barrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&barrier)) : "memory");
+}
+
 // Makes what this thread wrote to shared memory visible to copies and products that start later.
 DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -189,7 +194,8 @@ template <int COUNT> DEVICE void hold(const FragmentA (&factors)[COUNT], bool ne
 // Sums of a warpgroup, N columns: each warp has 16 rows, in the order of FragmentC for each 8 columns. With `add` they go on from what is there already.
 template <int N> struct Sums { f32 v[N / 2]; };
 
-// A from shared memory, or as the fragments of the four warps. B has lines of columns, or of rows (TRANSPOSED).
+// A from shared memory, or as the fragments of the four warps. B has lines of columns, or of rows (TRANSPOSED), and A in shared memory lines of rows, or of
+// columns (A_TRANSPOSED).
 template <bool TRANSPOSED> DEVICE void multiply(Sums<64>& d, const FragmentA& a, u64 b, bool add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -203,17 +209,17 @@ template <bool TRANSPOSED> DEVICE void multiply(Sums<64>& d, const FragmentA& a,
       : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "l"(b), "r"(int(add)), "n"(int(TRANSPOSED)));
 }
 
-template <bool TRANSPOSED> DEVICE void multiply(Sums<64>& d, const u64& a, u64 b, bool add) {
+template <bool TRANSPOSED, bool A_TRANSPOSED = false> DEVICE void multiply(Sums<64>& d, const u64& a, u64 b, bool add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, %35; }"
+      "}, %32, %33, p, 1, 1, %36, %35; }"
       : "+f"(d.v[0]), "+f"(d.v[1]), "+f"(d.v[2]), "+f"(d.v[3]), "+f"(d.v[4]), "+f"(d.v[5]), "+f"(d.v[6]), "+f"(d.v[7]),
         "+f"(d.v[8]), "+f"(d.v[9]), "+f"(d.v[10]), "+f"(d.v[11]), "+f"(d.v[12]), "+f"(d.v[13]), "+f"(d.v[14]), "+f"(d.v[15]),
         "+f"(d.v[16]), "+f"(d.v[17]), "+f"(d.v[18]), "+f"(d.v[19]), "+f"(d.v[20]), "+f"(d.v[21]), "+f"(d.v[22]), "+f"(d.v[23]),
         "+f"(d.v[24]), "+f"(d.v[25]), "+f"(d.v[26]), "+f"(d.v[27]), "+f"(d.v[28]), "+f"(d.v[29]), "+f"(d.v[30]), "+f"(d.v[31])
-      : "l"(a), "l"(b), "r"(int(add)), "n"(int(TRANSPOSED)));
+      : "l"(a), "l"(b), "r"(int(add)), "n"(int(TRANSPOSED)), "n"(int(A_TRANSPOSED)));
 }
 
 template <bool TRANSPOSED> DEVICE void multiply(Sums<128>& d, const FragmentA& a, u64 b, bool add) {
@@ -235,14 +241,14 @@ template <bool TRANSPOSED> DEVICE void multiply(Sums<128>& d, const FragmentA& a
       : "r"(a.v[0]), "r"(a.v[1]), "r"(a.v[2]), "r"(a.v[3]), "l"(b), "r"(int(add)), "n"(int(TRANSPOSED)));
 }
 
-template <bool TRANSPOSED> DEVICE void multiply(Sums<128>& d, const u64& a, u64 b, bool add) {
+template <bool TRANSPOSED, bool A_TRANSPOSED = false> DEVICE void multiply(Sums<128>& d, const u64& a, u64 b, bool add) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, p, 1, 1, 0, %67; }"
+      "}, %64, %65, p, 1, 1, %68, %67; }"
       : "+f"(d.v[0]), "+f"(d.v[1]), "+f"(d.v[2]), "+f"(d.v[3]), "+f"(d.v[4]), "+f"(d.v[5]), "+f"(d.v[6]), "+f"(d.v[7]),
         "+f"(d.v[8]), "+f"(d.v[9]), "+f"(d.v[10]), "+f"(d.v[11]), "+f"(d.v[12]), "+f"(d.v[13]), "+f"(d.v[14]), "+f"(d.v[15]),
         "+f"(d.v[16]), "+f"(d.v[17]), "+f"(d.v[18]), "+f"(d.v[19]), "+f"(d.v[20]), "+f"(d.v[21]), "+f"(d.v[22]), "+f"(d.v[23]),
@@ -251,7 +257,7 @@ template <bool TRANSPOSED> DEVICE void multiply(Sums<128>& d, const u64& a, u64 
         "+f"(d.v[40]), "+f"(d.v[41]), "+f"(d.v[42]), "+f"(d.v[43]), "+f"(d.v[44]), "+f"(d.v[45]), "+f"(d.v[46]), "+f"(d.v[47]),
         "+f"(d.v[48]), "+f"(d.v[49]), "+f"(d.v[50]), "+f"(d.v[51]), "+f"(d.v[52]), "+f"(d.v[53]), "+f"(d.v[54]), "+f"(d.v[55]),
         "+f"(d.v[56]), "+f"(d.v[57]), "+f"(d.v[58]), "+f"(d.v[59]), "+f"(d.v[60]), "+f"(d.v[61]), "+f"(d.v[62]), "+f"(d.v[63])
-      : "l"(a), "l"(b), "r"(int(add)), "n"(int(TRANSPOSED)));
+      : "l"(a), "l"(b), "r"(int(add)), "n"(int(TRANSPOSED)), "n"(int(A_TRANSPOSED)));
 }
 
 // ---- clusters

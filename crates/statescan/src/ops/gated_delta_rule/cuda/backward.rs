@@ -132,6 +132,6 @@ impl Backward<'_, '_> {
     }
 
     pub(super) fn gradients_config(&self) -> Config {
-        self.gradients_config_of(self.plan.slice, self.plan.gradient_shared())
+        self.gradients_config_of(THREADS, self.plan.gradient_shared()).int("SLICE", self.plan.slice)
     }
 }

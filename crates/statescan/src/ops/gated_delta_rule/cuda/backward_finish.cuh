@@ -31,21 +31,6 @@ DEVICE void put_sums(const Work& w, int of, float2 sums) {
 DEVICE float2 sum_of(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 DEVICE float2 difference(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
 
-// The logarithm of a decay with its derivatives, and that of beta.
-struct LogDecay { f32 by_gate, by_a_log; };
-DEVICE LogDecay log_decay_slopes(f32 gate, f32 rate, f32 lower_bound) {
-  if constexpr (!RAW) return {1.f, 0.f};
-  if constexpr (BOUNDED) {
-    const f32 s = sigmoid(rate * gate), slope = lower_bound * s * (1.f - s) * rate;
-    return {slope, slope * gate};
-  }
-  return {-rate * (gate > 20.f ? 1.f : sigmoid(gate)), -rate * softplus(gate)};
-}
-DEVICE f32 beta_slope(f32 raw, f32 factor) {
-  const f32 s = sigmoid(raw);
-  return BETA_SIGMOID ? factor * s * (1.f - s) : 1.f;
-}
-
 // The gradient by a gate of a step, and the step's part of that by A_log.
 struct GateGradient { f32 by_gate, by_a_log; };
 DEVICE GateGradient finish_gate(const Params& p, const Work& w, int step, int channel, f32 by_log) {

@@ -1,6 +1,6 @@
 //! A backward pass as its kernels see it: their parameters, and the constants that several of them share.
 
-use super::backward_plan::{Layout, Plan, THREADS};
+use super::backward_plan::{Layout, Plan};
 use super::{Call, Inputs, by_time};
 use crate::cuda::{Address, Config, Header, Strided, header, params};
 use crate::ops::gated_delta_rule::{GradientTargets, Sources};
@@ -46,6 +46,15 @@ params! {
         dbias_terms: Address<f32>,
         chunks_per_row: i64,
         key_heads: i64,
+        /// Chunks of heads of keys in all rows.
+        count: i64,
+    }
+}
+
+impl Params {
+    /// These parameters with values that lie elsewhere.
+    pub(super) fn with_values(self, v: Strided) -> Params {
+        Params { inputs: Inputs { v, ..self.inputs }, ..self }
     }
 }
 
@@ -108,6 +117,7 @@ impl Backward<'_, '_> {
             dbias_terms: numbers(layout.dbias_terms),
             chunks_per_row: self.plan.chunks_per_row(&self.call) as i64,
             key_heads: p.heads as i64,
+            count: (p.batch * self.plan.chunks_per_row(&self.call) * p.heads) as i64,
         }
     }
 
@@ -131,11 +141,11 @@ impl Backward<'_, '_> {
             .int("DY_STEP_WIDTH", dy.as_ref().map_or(1, width))
     }
 
-    /// The configuration for slices of so many columns, and so much shared memory.
-    pub(super) fn gradients_config_of(&self, slice: usize, shared: usize) -> Config {
+    /// The configuration of so many threads, with so much shared memory.
+    pub(super) fn gradients_config_of(&self, threads: usize, shared: usize) -> Config {
         let (p, t) = (self.call.problem, self.targets);
         let widest = |target: &Option<RawViewMut>| read(target).as_ref().map_or(1, |view: &View<'_>| width(view));
-        self.dy_config(self.config(THREADS, THREADS))
+        self.dy_config(self.config(threads, threads))
             .dtype("DQ", type_of(&t.q))
             .dtype("DK", type_of(&t.k))
             .dtype("DV", type_of(&t.v))
@@ -153,7 +163,6 @@ impl Backward<'_, '_> {
             .int("DQ_WIDTH", widest(&t.q).min(2))
             .int("DK_WIDTH", widest(&t.k).min(2))
             .int("DV_WIDTH", widest(&t.v))
-            .int("SLICE", slice)
             .int("SHARED", shared)
     }
 }

@@ -30,7 +30,7 @@ struct Chunk { i64 batch, start; int rows; };   // no rows: there is no such chu
 DEVICE i64 first_chunk(const Params& p, i64 batch, i64 k) { return first_step(p, batch, k) / SPAN + k; }
 
 DEVICE Chunk chunk_at(const Params& p, i64 index) {
-  const i64 batch = index / p.chunks_per_row, own = index % p.chunks_per_row;
+  const i64 batch = u32(index) / u32(p.chunks_per_row), own = u32(index) % u32(p.chunks_per_row);
   i64 begin = 0, end = p.seqlen, first = 0;
   if constexpr (IS_BY_SEQUENCE) {
     i64 low = 0, high = p.sequence_count;

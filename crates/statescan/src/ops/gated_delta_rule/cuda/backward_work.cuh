@@ -8,9 +8,8 @@ static_assert(given<bool>(HAS_DY, HAS_DV, HAS_DBETA, NEEDS_KEYS, DY_BY_TIME));
 
 constexpr int WARPS = THREADS / 32, ROW_WARPS = ROW_BLOCKS, KEY_WARPS = WARPS / ROW_WARPS;
 constexpr int OWN_BLOCKS = (KEY_BLOCKS + KEY_WARPS - 1) / KEY_WARPS;
-constexpr int SLICES = PADDED_VALUES / SLICE, PIECE = SLICE > 32 ? 32 : 8, PIECES = SLICE / PIECE;
-// lines of tiles; those of warpgroups are swizzled
-constexpr int KEY_PITCH = SLICE > 32 ? PADDED_KEYS * SIZE : pitch_of(PADDED_KEYS), PAIR_PITCH = pitch_of(SPAN);
+constexpr int SLICES = PADDED_VALUES / SLICE, PIECE = 8, PIECES = SLICE / PIECE;
+constexpr int KEY_PITCH = pitch_of(PADDED_KEYS), PAIR_PITCH = pitch_of(SPAN);
 // Tiles: keys and queries, tokens of two heads, sums; then those of slices.
 constexpr int TOKEN_BYTES = TOKEN_ROWS * SPAN * 4, ROW_SUMS = 7;   // of a step
 constexpr int Q_AT = SPAN * KEY_PITCH, TOKENS_AT = 2 * Q_AT, SUMS_AT = TOKENS_AT + 2 * TOKEN_BYTES;
@@ -27,8 +26,7 @@ struct Work {
 
   DEVICE char* tile(int at) const { return shared + at; }
   DEVICE f32 token(int row, int step) const { return reinterpret_cast<const f32*>(shared + TOKENS_AT + turn * TOKEN_BYTES)[row * SPAN + step]; }
-  // keys of warpgroups lie side by side, those of warps alternate
-  DEVICE int block(int b) const { return SLICE > 32 ? part * OWN_BLOCKS + b : part + b * KEY_WARPS; }
+  DEVICE int block(int b) const { return part + b * KEY_WARPS; }
   DEVICE bool has_block(int b) const { return KEY_BLOCKS % KEY_WARPS == 0 || block(b) < KEY_BLOCKS; }
   DEVICE f32 key(int step, int n) const { return to_f32(*number_at(shared, KEY_PITCH, step, n)); }
   DEVICE f32 query(int step, int n) const { return to_f32(*number_at(shared + Q_AT, KEY_PITCH, step, n)); }
@@ -77,11 +75,4 @@ DEVICE f32 multiply_words(u32 a, u32 b, f32 sum) {
     return __fmaf_rn(x.x, y.x, __fmaf_rn(x.y, y.y, sum));
   }
   return __fmaf_rn(__uint_as_float(a), __uint_as_float(b), sum);
-}
-
-// Zero, of which the compiler does not know: addresses of one use would be kept for the next one, more of them than there are registers.
-DEVICE int hidden_zero() {
-  int zero = 0;
-  asm volatile("" : "+r"(zero));
-  return zero;
 }

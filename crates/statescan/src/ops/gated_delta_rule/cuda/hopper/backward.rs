@@ -1,10 +1,10 @@
 //! The walks of the backward pass on Hopper, for bf16 and one decay a head, in the place of what prepares chunks and walks elsewhere.
 
 use super::{ALIGNMENT, CHUNK, COLUMNS, HEAD_UNITS, MAKER, PRELUDE, Route, STAGED_BYTES, Source, TILE, UNIT};
-use crate::cuda::{Address, Config, Launch, Numbers, Program, Queue, SEQUENCES, SLOTS, TensorMap, Tiling, params};
+use crate::cuda::{Address, Config, Launch, Numbers, Program, Queue, SEQUENCES, SLOTS, Strided, TensorMap, Tiling, params};
 use crate::error::Result;
-use crate::ops::gated_delta_rule::cuda::backward_pass::{self, Backward, FINISH, TILES, WORK};
-use crate::ops::gated_delta_rule::cuda::backward_plan::{Layout, Plan, Room, THREADS};
+use crate::ops::gated_delta_rule::cuda::backward_pass::{self, Backward, TILES};
+use crate::ops::gated_delta_rule::cuda::backward_plan::{Layout, Plan, Room};
 use crate::ops::gated_delta_rule::cuda::{Call, INPUTS, Inputs};
 use crate::ops::gated_delta_rule::gates::GATES;
 use crate::ops::on_cuda::{States, dtype, read, type_of};
@@ -19,7 +19,7 @@ pub(in crate::ops::gated_delta_rule::cuda) static CHAIN: Program<Params> =
 /// Gradients of chunks after the walks.
 pub(in crate::ops::gated_delta_rule::cuda) static GRADIENTS: Program<backward_pass::Params> =
     Program::new("gated_delta_rule_backward_gradients", PRELUDE, include_str!("backward_gradients.cu"))
-        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES, WORK, FINISH]);
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES]);
 
 params! {
     /// Parameters of both kernels.
@@ -54,13 +54,13 @@ params! {
 
 /// `UNIT_BYTES` of `unit.cuh`.
 const UNIT_BYTES: usize = STAGED_BYTES + 1024;
-/// Tiles that are loaded ahead, blocks of units on a multiprocessor, and threads of a walk.
+/// Tiles that are loaded ahead, blocks of units on a multiprocessor, and threads of a walk and of gradients.
 const STAGES: usize = 3;
 const RESIDENT: usize = 3;
 const WALKERS: usize = 192;
-/// Bytes of a block of gradients for sums over channels and steps, and for X as lines of steps: as `backward_gradients.cu` has them.
-const SUMS: usize = 4 * ((2 * 5 + 7 * 2 + 2) * CHUNK + 2 * CHUNK + 8);
-const ROOMS: usize = 8 * 16 * 80;
+const THREADS: usize = 512;
+/// `Shared` of `backward_gradients.cu`.
+const SUMS: usize = 3 * (2 * 4 * 5 * CHUNK + 4 * 4) + 13 * 8;
 
 impl Route {
     /// The route of a backward pass, as far as it does not depend on cotangents.
@@ -101,9 +101,9 @@ impl<'w, 'p, 'a> Walks<'w, 'p, 'a> {
     }
 
     fn gradients_shared(&self) -> usize {
-        let keys = self.pass.call.problem.keys;
-        let rows = (4 * CHUNK * keys + SUMS).next_multiple_of(ALIGNMENT);
-        (rows + 3 * TILE + ROOMS + 16).next_multiple_of(ALIGNMENT) + 2 * (4 * CHUNK * keys + 3 * TILE)
+        let panels = self.pass.call.problem.keys / 64;
+        // keys and queries of two chunks, two slices, and products of steps
+        2 * 2 * panels * TILE + 2 * (2 * panels + 4) * TILE + 3 * TILE + SUMS
     }
 
     fn config(&self) -> Config {
@@ -128,7 +128,16 @@ impl<'w, 'p, 'a> Walks<'w, 'p, 'a> {
     }
 
     pub(in crate::ops::gated_delta_rule::cuda) fn gradients_config(&self) -> Config {
-        self.pass.gradients_config_of(64, self.gradients_shared())
+        self.pass.gradients_config_of(THREADS, self.gradients_shared())
+    }
+
+    /// The parameters of gradients, with values whose columns lie side by side: a copy before the end of them all where the tensor's do not.
+    fn aligned(&self, params: &backward_pass::Params, copied: u64) -> backward_pass::Params {
+        let (p, source) = (self.pass.call.problem, &self.route.sources[2]);
+        if !source.is_copied {
+            return *params;
+        }
+        params.with_values(Strided::dense(copied - source.bytes() as u64, [p.seqlen, p.value_heads(), p.values]))
     }
 
     /// With the parameters of the other kernels, which those of gradients take.
@@ -146,7 +155,7 @@ impl<'w, 'p, 'a> Walks<'w, 'p, 'a> {
         let at = |offset: usize| Address::new(base + 4 * offset as u64);
         let numbers = |offset: usize| Address::new(base + 4 * offset as u64);
         // SAFETY: the caller's contract.
-        let ([q, k, v], _) = unsafe { route.gather(queue, call, base + 4 * layout.copies as u64)? };
+        let ([q, k, v], copied) = unsafe { route.gather(queue, call, base + 4 * layout.copies as u64)? };
         let params = Params {
             inputs: call.inputs(),
             q_map: q.encode(queue)?,
@@ -174,13 +183,14 @@ impl<'w, 'p, 'a> Walks<'w, 'p, 'a> {
         let blocks = route.count(call).min(RESIDENT * queue.numbers().multiprocessors);
         let units = Launch::line(blocks as u32, 128, (self.units_shared() + ALIGNMENT) as u32);
         let walks = Launch::line(2 * route.slices, WALKERS as u32, (self.chain_shared() + ALIGNMENT) as u32);
-        let gradients = Launch::line(route.count(call) as u32, THREADS as u32, (self.gradients_shared() + ALIGNMENT) as u32);
+        let blocks = route.count(call).min(queue.numbers().multiprocessors);
+        let gradients = Launch::line(blocks as u32, THREADS as u32, (self.gradients_shared() + ALIGNMENT) as u32);
         // SAFETY: the caller's contract; the maps describe the views, and the configurations the types of everything else.
         unsafe {
             queue.launch(&UNITS, || self.units_config(), units, &params)?;
             queue.launch_early(&CHAIN, || self.chain_config(), walks, &params)?;
             if self.pass.needs_chunks() {
-                queue.launch_early(&GRADIENTS, || self.gradients_config(), gradients, rest)?;
+                queue.launch_early(&GRADIENTS, || self.gradients_config(), gradients, &self.aligned(rest, copied))?;
             }
         }
         Ok(())

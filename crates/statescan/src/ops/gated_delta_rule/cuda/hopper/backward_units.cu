@@ -8,7 +8,7 @@ constexpr int SUM = 0, SINCE = 1, UNTIL = 2, BETA_ROW = 3, RUN = 4, TOKEN_ROWS =
 struct BackwardMaker : HeadMaker {
   using HeadMaker::HeadMaker;
 
-  // Rows over their lengths, queries with the scale.
+  // Rows over their lengths, queries with the scale, as tiles.
   DEVICE void write_lines(const Work& w) {
     const i64 index = (w.batch * p.places + w.place) * p.key_heads + w.key_head;
 #pragma unroll
@@ -17,9 +17,8 @@ struct BackwardMaker : HeadMaker {
       const f32* const lengths = of == 0 ? room.key : room.query;
 #pragma unroll 4
       for (int i = thread; i < CHUNK * KEYS / 8; i += 128) {
-        const int row = i / (KEYS / 8), eight = i % (KEYS / 8);
-        const uint4 from = *reinterpret_cast<const uint4*>((of == 0 ? keys : queries) + eight / 8 * TILE + row * 128 + (eight % 8 ^ row % 8) * 16);
-        const f32 factor = of == 0 ? lengths[row] : lengths[row] * p.scale;
+        const uint4 from = reinterpret_cast<const uint4*>(of == 0 ? keys : queries)[i];
+        const f32 length = lengths[i / 8 % CHUNK], factor = of == 0 ? length : length * p.scale;
         const u32 two[4] = {from.x, from.y, from.z, from.w};
         u32 out[4];
 #pragma unroll
