@@ -99,6 +99,8 @@ class Operation:
         # the number of the argument that is added to the first one, with which there is a second result, the sum; None without
         beside = next((result.beside for result in self.outputs if result.beside), None)
         self.adds: int | None = None if beside is None else self._index[beside]
+        # the number of the argument that multiplies that before: the sum is no result then
+        self.scales: int | None = self._index.get(f"{beside}_scale")
         self._option = {name.split()[-1]: at for at, (name, _) in enumerate(self.options)}
         # the names that others have for arguments and options, and the words that options may be
         given = (*arguments, *description["settings"])
@@ -198,8 +200,9 @@ class Operation:
         )
 
     def made(self, tensors):
-        """Whether each result is made: not one that goes with an argument that is None."""
-        return tuple(r.beside is None or self._named(r.beside, tensors) is not None for r in self.outputs)
+        """Whether each result is made: not one that goes with an argument that is None, or that is scaled."""
+        is_scaled = self.scales is not None and tensors[self.scales] is not None
+        return tuple(r.beside is None or (self._named(r.beside, tensors) is not None and not is_scaled) for r in self.outputs)
 
     def _result(self, result, new, sizes, tensors):
         rule, names = result.dtype

@@ -36,7 +36,7 @@ J = TypeVar("J", bound=Immutable)
 # the words of options, as the signatures of the native module have them
 Discretization: TypeAlias = Literal["mamba", "zoh", "bilinear", "dirac"]
 Activation: TypeAlias = Literal["silu", "swish"] | None
-Kind: TypeAlias = Literal["rms", "layer"]
+Kind: TypeAlias = Literal["rms", "layer", "none"]
 Limits: TypeAlias = tuple[float, float] | None
 # results are written to an array for the first one, or to one for each, with None for those that are made
 Out: TypeAlias = Array | tuple[Array | None, Array | None] | None

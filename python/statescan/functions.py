@@ -452,19 +452,25 @@ def causal_conv1d(
 @overload
 def norm(
     x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: None = None,
-    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
+    residual_scale: None = None, kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
     out: Out = None
 ) -> T: ...
 @overload
 def norm(
     x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: Array,
-    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
+    residual_scale: None = None, kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
     out: Out = None
 ) -> tuple[T, T]: ...
 @overload
 def norm(
+    x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: Array,
+    residual_scale: Array, kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
+    out: Out = None
+) -> T: ...
+@overload
+def norm(
     x: T, weight: Array | None = None, bias: Array | None = None, *, z: Array | None = None, residual: Array | None = None,
-    kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
+    residual_scale: Array | None = None, kind: Kind = "rms", eps: float = 1e-5, groups: int = 1, norm_before_gate: bool = False,
     out: Out = None
 ) -> T | tuple[T, T]: ...
 # fmt: on
@@ -475,6 +481,7 @@ def norm(
     *,
     z: Array | None = None,
     residual: Array | None = None,
+    residual_scale: Array | None = None,
     kind: Kind = "rms",
     eps: float = 1e-5,
     groups: int = 1,
@@ -489,14 +496,15 @@ def norm(
         weight, bias: (dim,).
         z: as x, gate.
         residual: as x, added to it first.
-        kind: "rms", or "layer", which subtracts the mean.
+        residual_scale: (.., 1), multiplies each row of the residual.
+        kind: "rms", or "layer", which subtracts the mean, or "none", which leaves rows as they are.
         eps: added to the mean square, 0 or more.
         groups: equal groups of neighbouring channels, each normed by itself.
         norm_before_gate: whether the gate multiplies the normed row, and not what is normed.
         out: an array for y, or one each for y and the sum, as in `selective_scan`.
 
     Returns:
-        y, of x's shape and type; with a residual also the sum, of the residual's type.
+        y, of x's shape and type; with a residual that has no scale also the sum, of the residual's type.
 
     Examples:
         >>> norm(torch.tensor([3.0, 4.0]), eps=0.0)
@@ -504,8 +512,8 @@ def norm(
     """
     if renamed:
         _dispatch.refuse_keyword(NORM, renamed)
-    results = _dispatch.call(NORM, (x, weight, bias, z, residual), (kind, eps, groups, norm_before_gate), out=out)
-    return results[0] if residual is None else tuple(results)
+    results = _dispatch.call(NORM, (x, weight, bias, z, residual, residual_scale), (kind, eps, groups, norm_before_gate), out=out)
+    return results[0] if residual is None or residual_scale is not None else tuple(results)
 
 
 def turned_maps(maps: T, bias: Array, rate: Array, dt: Array, *, out: Out = None, **renamed: NoReturn) -> tuple[T, T]:

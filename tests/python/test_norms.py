@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.nn.functional import layer_norm, linear, rms_norm
+from torch.nn.functional import layer_norm, linear, rms_norm, silu
 
 from statescan import functions
 from statescan.compat import layer_norm as norms
@@ -83,3 +83,17 @@ class TestWhatIsKept:
         wide[wanted].requires_grad_()
         (rms_norm(wide["x"] + wide["residual"], (8,), wide["weight"], 1e-5) * torch.arange(8.0)).sum().backward()
         assert torch.allclose(tensors[wanted].grad.double(), wide[wanted].grad, rtol=1e-4, atol=1e-4)
+
+    def test_a_scaled_residual_without_a_norm(self):
+        r = torch.Generator().manual_seed(3)
+        shapes = {"x": (2, 9, 4, 16), "z": (2, 9, 4, 16), "residual": (2, 9, 4, 16), "residual_scale": (2, 9, 4, 1)}
+        wide = {name: torch.randn(shape, generator=r, dtype=torch.float64).requires_grad_() for name, shape in shapes.items()}
+        total = wide["x"] + wide["residual_scale"] * wide["residual"]
+        expected, cotangent = total * silu(wide["z"]), torch.randn(shapes["x"], generator=r, dtype=torch.float64)
+        by = torch.autograd.grad(expected, list(wide.values()), cotangent)
+        for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
+            tensors = {name: tensor.detach().to(dtype).requires_grad_() for name, tensor in wide.items()}
+            y = functions.norm(**tensors, kind="none")
+            found = torch.autograd.grad(y, list(tensors.values()), cotangent.to(dtype))
+            for got, wanted in zip((y, *found), (expected, *by)):
+                assert (got - wanted).norm() < bound * wanted.norm()

@@ -64,7 +64,7 @@ def check_signature(op, signature, is_overload=False):
     found = {name for name in parameters if name not in BESIDE} - {op.state}
     assert found == expected
     for argument in op.arguments:
-        if argument.name in parameters and not (is_overload and argument.name == "residual"):
+        if argument.name in parameters and not (is_overload and argument.name in ("residual", "residual_scale")):
             annotation, default = parameters[argument.name].annotation, parameters[argument.name].default
             if argument.required:
                 assert annotation in (_types.Array, _types.T, _types.J) and default is inspect.Parameter.empty, argument.name

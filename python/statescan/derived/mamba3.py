@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, silu
+from torch.nn.functional import pad
 
 from .. import functions
 
@@ -148,8 +148,7 @@ def mamba3_siso_combined(
     steps = dt * own + after
     y, state = functions.ssd(V, steps, ones, k, q, chunk_size, initial_state=state, dt_a=decay, cu_seqlens=cu_seqlens)
     skip = -after * dots if D is None else torch.addcmul(D, after, dots, value=-1)
-    y = torch.addcmul(y, skip[..., None], V)
-    y = (y if Z is None else y * silu(Z.to(wide))).to(V.dtype)
+    y = functions.norm(y, z=Z, residual=V, residual_scale=skip[..., None], kind="none")
     if not return_final_states:
         return y
     kept = Input_States

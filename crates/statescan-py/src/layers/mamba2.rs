@@ -153,7 +153,7 @@ impl<'l, 'py> Mamba2<'l, 'py> {
     fn norm(&self, y: &Object<'py>) -> PyResult<Vec<Object<'py>>> {
         let (layer, none) = (&self.layer, self.layer.none());
         let z = layer.input.rows(self.sizes.unit, self.sizes.dim)?;
-        let mut norm = vec![y.clone(), self.rmsnorm_weight.clone(), none.clone(), z, none, layer.word("rms")];
+        let mut norm = vec![y.clone(), self.rmsnorm_weight.clone(), none.clone(), z, none.clone(), none, layer.word("rms")];
         norm.extend([layer.eps.clone(), self.ngroups.clone(), self.norm_before_gate.clone()]);
         Ok(norm)
     }

@@ -128,6 +128,7 @@ impl<'py> Layer<'_, 'py> {
             weight.clone(),
             none.clone(),
             none.clone(),
+            none.clone(),
             none,
             self.word("rms"),
             self.eps.clone(),

@@ -45,6 +45,22 @@ fn numbers_worked_out_by_hand() {
 }
 
 #[test]
+fn a_row_that_is_not_normed_is_its_sum_weighted() {
+    let (x, weight, residual, scale) = ([1.0f32, 2.0], [2.0f32, -1.0], [2.0f32, 2.0], [0.5f32]);
+    let row = |data| View::new(data, &[2]).unwrap();
+    let args = Args::new(row(&x)).weight(row(&weight)).residual(row(&residual)).kind(Kind::None);
+    let args = args.residual_scale(View::new(&scale, &[1]).unwrap());
+    for exec in cpu_executors() {
+        let out = norm::run(&exec, &args).unwrap();
+        assert_eq!([out.y, out.sum].map(|tensor| tensor.to_vec::<f32>().unwrap()), [vec![4.0, -3.0], vec![2.0, 3.0]]);
+        // by the sum (2, -1), then times the scale, and along the residual
+        let by = norm::gradients(&exec, &args, &Cotangents::default().y(View::new(&[1.0f32, 1.0], &[2]).unwrap())).unwrap();
+        let by = [by.x, by.residual.unwrap(), by.residual_scale.unwrap()].map(|tensor| tensor.to_vec::<f32>().unwrap());
+        assert_eq!(by, [vec![2.0, -1.0], vec![1.0, -0.5], vec![2.0]]);
+    }
+}
+
+#[test]
 fn numbers_stay_in_their_row_and_group() {
     for exec in executors() {
         for (kind, bad) in [(Kind::Rms, f64::NAN), (Kind::Layer, f64::INFINITY)] {
@@ -81,6 +97,8 @@ fn options_that_fit_no_row_are_named() {
         (args.eps(-1.0), "eps"),
         (args.eps(f64::NAN), "eps"),
         (args.residual(args.x.index(0, 0)), "residual"),
+        (args.residual_scale(args.x.slice(1, 0..1)), "residual"),
+        (args.residual(args.x).residual_scale(args.x.slice(1, 0..1)).groups(2), "groups"),
     ] {
         let error = norm::forward(&Exec::cpu(1), &args, &mut Outputs::default()).unwrap_err();
         assert!(error.to_string().starts_with(&format!("norm: `{name}`")), "{error}");

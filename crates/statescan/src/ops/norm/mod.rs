@@ -1,12 +1,13 @@
 //! RMS norm and layer norm of rows, with what models put around them: a residual sum before, a gate before or after.
 //!
 //! ```text
-//! s = x + residual
+//! s = x + residual_scale residual
 //! u = s                   with norm_before_gate, or without a gate
 //!     s silu(z)           otherwise
 //! c = u                   kind "rms"
 //!     u - mean(u)         kind "layer"
 //! n = c / sqrt(mean(c^2) + eps)
+//!     u                   kind "none"
 //! o = weight n + bias
 //! y = o silu(z)           with norm_before_gate and a gate
 //!     o                   otherwise
@@ -20,6 +21,7 @@
 //! | weight, bias | (D,) | real; 1 and 0 where they are not given |
 //! | z | (.., D) | real: the gate |
 //! | residual | (.., D) | real |
+//! | residual_scale | (.., 1) | real: a number for each row, 1 where it is not given |
 //! | kind | [`Kind`] | |
 //! | eps | number, 0 or more | |
 //! | groups | a divisor of D | |
@@ -31,15 +33,16 @@
 //! Sennrich, "Root Mean Square Layer Normalization" (2019); layer norm is Ba, Kiros and Hinton, "Layer Normalization" (2016); the gate is
 //! that of Dao and Gu, "Transformers are SSMs" (2024), section 7.
 //!
-//! **Backward.** With r = 1 / sqrt(mean(c^2) + eps), g = silu(z), dy and dsum the cotangents, and means over a group:
+//! **Backward.** With r = 1 / sqrt(mean(c^2) + eps), f the residual's scale, g = silu(z), dy and dsum the cotangents, and means over a group:
 //!
 //! ```text
 //! do = dy g or dy         dz = dy o silu'(z)                                  (norm_before_gate)
 //! dweight = sum do n      dbias = sum do         dn = weight do
 //! du = r (dn - n mean(dn n))                     kind "rms"
 //!      r (dn - mean(dn) - n mean(dn n))          kind "layer"
+//!      dn                                        kind "none"
 //! ds = du g + dsum        dz = du s silu'(z)                                  (gate before the norm)
-//! dx = dresidual = ds
+//! dx = ds                 dresidual = f ds        dresidual_scale = sum of ds residual over the row
 //! ```
 //!
 //! Nothing is saved: a row is read again and its mean computed again. Gradients overwrite. Sums over rows have an order that depends on the
@@ -70,19 +73,26 @@ pub enum Kind {
     Rms,
     /// Mean and variance.
     Layer,
+    /// The row stays as it is: what is left are the sum, the gate and the weights.
+    None,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Rms, Kind::Layer, Kind::None];
 }
 
 impl OptionField for Kind {
     fn of(value: Value) -> Self {
-        if let Value::Word(Some(1)) = value { Kind::Layer } else { Kind::Rms }
+        if let Value::Word(Some(word)) = value { Self::ALL[word] } else { Self::default() }
     }
     fn value(self) -> Value {
-        Value::Word(Some(usize::from(self == Kind::Layer)))
+        Value::Word(Some(self as usize))
     }
 }
 
 const ROWS: &[&str] = &["D", "LD", "BLD", "BELD"];
-const KIND: OptionSpec = OptionSpec::new(Choice::Word(&["rms", "layer"], Some(0)));
+const SCALES: &[&str] = &["1", "L1", "BL1", "BEL1"];
+const KIND: OptionSpec = OptionSpec::new(Choice::Word(&["rms", "layer", "none"], Some(0)));
 const EPS: OptionSpec = OptionSpec::new(Choice::Number(1e-5));
 const GROUPS: OptionSpec = OptionSpec::new(Choice::Count(1)).alias(&["ngroups"]);
 const NORM_BEFORE_GATE: OptionSpec = OptionSpec::new(Choice::Flag(false));
@@ -91,7 +101,7 @@ operation! {
     /// A norm as data.
     pub SIGNATURE = Signature {
         name: "norm",
-        about: "RMS or layer norm of rows, with a residual sum before it and a gate before or after it",
+        about: "RMS or layer norm of rows, or none, with a residual sum before it and a gate before or after it",
         sizes: &[BATCH, ('E', "axis 1"), SEQLEN, DIM],
         limit: Limit { names: "rows x dim", bytes: 6, what: "two sums of a channel for each slice of rows" },
         ..SCAN
@@ -121,8 +131,10 @@ operation! {
         bias: plain = parameter(&["D"]),
         /// Gate, (.., D).
         z: rows = activation(ROWS).alias(&["gate"]),
-        /// Is added to x first, (.., D). Its gradient has the numbers of that by x.
+        /// Is added to x first, (.., D). Its gradient has the numbers of that by x, times its scale.
         residual: rows = activation(ROWS),
+        /// Multiplies each row of the residual, (.., 1). Groups have no scale of their own: it stands beside a single one.
+        residual_scale: rows = activation(SCALES),
     }
     options {
         /// Which norm is taken.
@@ -137,7 +149,7 @@ operation! {
     results {
         /// Normed rows, (.., D).
         y: rows = like("x", ROWS).alias(&["out"]),
-        /// x + residual, (.., D).
+        /// x + residual_scale residual, (.., D).
         sum: rows = like("x", ROWS).alias(&["residual_out"]).dtype(ResultType::OfFirst("residual", "x")).beside("residual"),
     }
     backward_workspace {

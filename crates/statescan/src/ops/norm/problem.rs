@@ -20,6 +20,9 @@ pub struct Problem<'a> {
     pub bias: Option<View<'a>>,
     pub z: Option<View<'a>>,
     pub residual: Option<View<'a>>,
+    pub residual_scale: Option<View<'a>>,
+    /// Whether rows are normed, and whether their mean is subtracted.
+    pub normed: bool,
     pub layer: bool,
     pub eps: f64,
     pub norm_before_gate: bool,
@@ -37,12 +40,12 @@ fn rows<V: Axes>(mut view: V) -> V {
 impl<'a> Problem<'a> {
     /// Checks the arguments and brings them to normal form.
     pub(super) fn new(args: &Args<'a>, device: Device, _states: States<'a>) -> Result<Self> {
-        for (argument, view) in [("z", &args.z), ("residual", &args.residual)] {
+        for (argument, view) in [("z", &args.z), ("residual", &args.residual), ("residual_scale", &args.residual_scale)] {
             if let Some(view) = view.filter(|view| view.rank() != args.x.rank()) {
                 return Err(Error::Rank {
                     op: OP,
                     argument,
-                    expected: "the shape of x".into(),
+                    expected: "as many axes as x".into(),
                     got: view.shape(),
                     help: String::new(),
                 });
@@ -51,6 +54,13 @@ impl<'a> Problem<'a> {
         let dim = Checker::new(OP, device).bind(&SIGNATURE, &args.views())?.get('D');
         if args.groups == 0 || !dim.is_multiple_of(args.groups) {
             let expected = "a divisor of the number of channels";
+            return Err(Error::Value { op: OP, argument: "groups", expected, got: args.groups as f64 });
+        }
+        if args.residual_scale.is_some() && args.residual.is_none() {
+            return Err(Error::Presence { op: OP, argument: "residual", expected: "must be there beside `residual_scale`" });
+        }
+        if args.residual_scale.is_some() && args.groups != 1 {
+            let expected = "1 beside `residual_scale`, which is one for a row";
             return Err(Error::Value { op: OP, argument: "groups", expected, got: args.groups as f64 });
         }
         if args.eps.is_nan() || args.eps < 0.0 {
@@ -70,6 +80,8 @@ impl<'a> Problem<'a> {
             bias: args.bias,
             z: args.z.map(rows),
             residual: args.residual.map(rows),
+            residual_scale: args.residual_scale.map(rows),
+            normed: args.kind != Kind::None,
             layer: args.kind == Kind::Layer,
             eps: args.eps,
             norm_before_gate: args.norm_before_gate,
@@ -91,6 +103,11 @@ impl<'a> Problem<'a> {
     pub(super) fn index(&self, row: usize) -> [usize; 3] {
         let [_, second, third] = self.leading;
         [row / third / second, row / third % second, row % third]
+    }
+
+    /// The factor of a row's residual.
+    pub(super) fn scale(&self, [i, j, k]: [usize; 3]) -> f64 {
+        self.residual_scale.map_or(1.0, |scale| scale.at(&[i, j, k, 0]).re)
     }
 
     /// Channels of a row.

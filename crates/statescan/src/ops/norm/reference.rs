@@ -27,8 +27,10 @@ pub struct Backward {
     pub bias: Dense,
     /// By `z` (zero where there is none).
     pub z: Dense,
-    /// By `residual` (zero or given): that by `x`.
+    /// By `residual` (zero or given): that by `x`, times its scale.
     pub residual: Dense,
+    /// By `residual_scale` (one or given).
+    pub residual_scale: Dense,
 }
 
 /// A group of a row.
@@ -63,7 +65,7 @@ impl Group<'_, '_> {
         let p = self.p;
         let channels = 0..p.group;
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        let add = |c| p.residual.as_ref().map_or(0.0, |residual| self.at(residual, c));
+        let add = |c| p.residual.as_ref().map_or(0.0, |residual| p.scale(self.row) * self.at(residual, c));
         let sum: Vec<f64> = channels.clone().map(|c| self.at(&p.x, c) + add(c)).collect();
         let gate: Vec<_> = channels.clone().map(|c| p.z.as_ref().map_or((1.0, 0.0), |z| silu(self.at(z, c)))).collect();
         let gated = |c: usize| if p.norm_before_gate || p.z.is_none() { sum[c] } else { sum[c] * gate[c].0 };
@@ -71,6 +73,9 @@ impl Group<'_, '_> {
         if p.layer {
             let mean = mean(&normed);
             normed.iter_mut().for_each(|v| *v -= mean);
+        }
+        if !p.normed {
+            return Normed { sum, gate, normed, factor: 1.0 };
         }
         let squares: Vec<f64> = normed.iter().map(|v| v * v).collect();
         let factor = 1.0 / (mean(&squares) + p.eps).sqrt();
@@ -119,11 +124,13 @@ pub fn backward(args: &Args<'_>, cotangents: &Cotangents<'_>) -> Result<Backward
     let sources = Sources::new(&p, &Table::given(None, cotangents));
     let row = || Dense::zeroed(Shape::of(&[p.dim()]));
     let all = || Dense::zeroed(args.x.shape());
-    let mut grads = Backward { x: all(), weight: row(), bias: row(), z: all(), residual: all() };
+    let shape = args.x.shape();
+    let (residual, residual_scale) = (all(), Dense::zeroed(Shape::of(&[&shape[..shape.len() - 1], &[1]].concat())));
+    let mut grads = Backward { x: all(), weight: row(), bias: row(), z: all(), residual, residual_scale };
     for group in groups(&p) {
         backward_group(&group, &sources, &mut grads);
     }
-    Ok(Backward { residual: grads.x.clone(), ..grads })
+    Ok(grads)
 }
 
 fn backward_group(group: &Group<'_, '_>, sources: &Sources<'_>, grads: &mut Backward) {
@@ -143,7 +150,7 @@ fn backward_group(group: &Group<'_, '_>, sources: &Sources<'_>, grads: &mut Back
         by_normed[c] = weight * by_out;
     }
     let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / p.group as f64;
-    let along = mean(&mut (0..p.group).map(|c| by_normed[c] * normed[c]));
+    let along = if p.normed { mean(&mut (0..p.group).map(|c| by_normed[c] * normed[c])) } else { 0.0 };
     let level = if p.layer { mean(&mut by_normed.iter().copied()) } else { 0.0 };
     for c in 0..p.group {
         let by_gated = factor * (by_normed[c] - level - normed[c] * along);
@@ -151,6 +158,11 @@ fn backward_group(group: &Group<'_, '_>, sources: &Sources<'_>, grads: &mut Back
         if before {
             grads.z.data_mut()[place(group, c)].re = by_gated * sum[c] * gate[c].1;
         }
-        grads.x.data_mut()[place(group, c)].re = by_sum + cotangent(&sources.sum, c);
+        let by_sum = by_sum + cotangent(&sources.sum, c);
+        grads.x.data_mut()[place(group, c)].re = by_sum;
+        grads.residual.data_mut()[place(group, c)].re = p.scale(group.row) * by_sum;
+        if let Some(residual) = &p.residual {
+            grads.residual_scale.data_mut()[place(group, c) / p.dim()].re += by_sum * group.at(residual, c);
+        }
     }
 }

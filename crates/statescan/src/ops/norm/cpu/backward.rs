@@ -186,7 +186,10 @@ impl<T: Real> Job<'_, '_, T> {
         let (problem, (_, before)) = (self.problem, self.gates());
         let Scratch { sum, normed, gate, slope, by_out, other, .. } = &mut self.scratch;
         let mean = |sum: T| V::constant(simd, sum.to_f64() / problem.group as f64);
-        let along = mean(total(simd, problem, |at| by_out.load(simd, at) * normed.load(simd, at)));
+        let along = match problem.normed {
+            true => mean(total(simd, problem, |at| by_out.load(simd, at) * normed.load(simd, at))),
+            false => V::splat(simd, T::default()),
+        };
         let level = match problem.layer {
             true => mean(total(simd, problem, |at| by_out.load(simd, at))),
             false => V::splat(simd, T::default()),
@@ -208,7 +211,28 @@ impl<T: Real> Job<'_, '_, T> {
                 by_out.store(at, by_out.load(simd, at) + other.load(simd, at));
             }
         }
-        for target in [&self.targets.x, &self.targets.residual].into_iter().flatten() {
+        self.store(simd, group);
+    }
+
+    /// The gradients by the row, by its residual and by the residual's scale.
+    #[inline(always)]
+    fn store<S: Isa>(&mut self, simd: S, group: Group<'_, '_>) {
+        let (problem, targets) = (self.problem, self.targets);
+        let Scratch { by_out, other, .. } = &mut self.scratch;
+        if let Some(target) = &targets.x {
+            group.store(simd, by_out.read(), target);
+        }
+        if let (Some(target), Some(residual)) = (&targets.residual_scale, &problem.residual) {
+            group.load(simd, residual, other.reborrow());
+            let sum = total(simd, problem, |at| by_out.load(simd, at) * other.load(simd, at)).to_f64();
+            let strides = target.strides();
+            let place: isize = group.row.iter().zip(strides.iter()).map(|(&at, &stride)| at as isize * stride).sum();
+            target.write(place, sum.into());
+        }
+        if let Some(target) = &targets.residual {
+            if problem.residual_scale.is_some() {
+                group.scale(simd, by_out.reborrow());
+            }
             group.store(simd, by_out.read(), target);
         }
     }

@@ -79,15 +79,27 @@ impl<'p, 'a> Group<'p, 'a> {
         tile::store(simd, Tile::new(from, padded(self.problem)), plane.area(self.problem.group, 1));
     }
 
-    /// x + residual.
+    /// x + residual, scaled.
     #[inline(always)]
     fn load_sum<T: Real, S: Isa>(self, simd: S, mut to: ArrayMut<'_, T>, mut other: ArrayMut<'_, T>) {
         self.load(simd, &self.problem.x, to.reborrow());
         if let Some(residual) = &self.problem.residual {
             self.load(simd, residual, other.reborrow());
+            if self.problem.residual_scale.is_some() {
+                self.scale(simd, other.reborrow());
+            }
             for at in vectors::<T, S>(self.problem) {
                 to.store(at, to.load(simd, at) + other.load(simd, at));
             }
+        }
+    }
+
+    /// Multiplies numbers by the factor of the row's residual.
+    #[inline(always)]
+    fn scale<T: Real, S: Isa>(self, simd: S, mut values: ArrayMut<'_, T>) {
+        let scale = V::constant(simd, self.problem.scale(self.row));
+        for at in vectors::<T, S>(self.problem) {
+            values.store(at, values.load(simd, at) * scale);
         }
     }
 
@@ -95,6 +107,9 @@ impl<'p, 'a> Group<'p, 'a> {
     #[inline(always)]
     fn norm<T: Real, S: Isa>(self, simd: S, mut values: ArrayMut<'_, T>) -> T {
         let problem = self.problem;
+        if !problem.normed {
+            return T::from_f64(1.0);
+        }
         let count = problem.group as f64;
         if problem.layer {
             let mean = total(simd, problem, |at| values.load(simd, at)).to_f64() / count;

@@ -8,10 +8,12 @@ struct Stored {
   Neighbours<RESIDUAL, VECTOR> residual;
   Neighbours<Z, VECTOR> z;
   Neighbours<DY, VECTOR> dy;
+  f32 scale;
 
   DEVICE void read(const Team& team, const BackwardParams& p, const Place& place, int item) {
     x = fetch(team, place.in<X>(p.x), p.x.stride[3], item);
     if constexpr (HAS_RESIDUAL) residual = fetch(team, place.in<RESIDUAL>(p.residual), p.residual.stride[3], item);
+    if constexpr (HAS_SCALE) scale = to_f32(*place.in<SCALE>(p.residual_scale));
     if constexpr (HAS_Z) z = fetch(team, place.in<Z>(p.z), p.z.stride[3], item);
     if constexpr (HAS_DY) dy = fetch(team, place.in<DY>(p.dy), p.dy.stride[3], item);
   }
@@ -23,16 +25,16 @@ struct Stored {
   }
 };
 
-// Its numbers: the sum of x and the residual, what is normed, less the mean, the gate and its derivative, the gradient by y.
+// Its numbers: the residual, its sum with x, what is normed, less the mean, the gate and its derivative, the gradient by y.
 struct Values {
-  Run sum, normed, gate, slope, by;
+  Run residual, sum, normed, gate, slope, by;
 
   DEVICE Values(const Team& team, const Stored& stored, int item, f32 mean) {
     sum = open(team, stored.x, item);
     if constexpr (HAS_RESIDUAL) {
-      const Run other = open(team, stored.residual, item);
+      residual = open(team, stored.residual, item);
 #pragma unroll
-      for (int j = 0; j < VECTOR; j++) sum.v[j] += other.v[j];
+      for (int j = 0; j < VECTOR; j++) sum.v[j] = add_scaled<HAS_SCALE>(sum.v[j], residual.v[j], stored.scale);
     }
     normed = sum;
     if constexpr (HAS_Z) {
@@ -78,7 +80,9 @@ struct Gradients {
       }
     }
   }
-  DEVICE void write(const Team& team, const BackwardParams& p, const Place& place, int item) {
+  // And the gradients by the residual and, summed over the run, by its factor.
+  DEVICE f32 write(const Team& team, const BackwardParams& p, const Place& place, int item, const Values& values, f32 scale) {
+    f32 by_scale = 0.f;
     if constexpr (HAS_DZ) store(team, place.in<DZ>(p.dz), p.dz.stride[3], item, by_z);
     if constexpr (HAS_DSUM) {
       const Run more = open(team, fetch(team, place.in<DSUM>(p.dsum), p.dsum.stride[3], item), item);
@@ -86,7 +90,13 @@ struct Gradients {
       for (int j = 0; j < VECTOR; j++) by.v[j] += more.v[j];
     }
     if constexpr (HAS_DX) store(team, place.in<DX>(p.dx), p.dx.stride[3], item, by);
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) {
+      if constexpr (HAS_DSCALE) by_scale = __fmaf_rn(by.v[j], values.residual.v[j], by_scale);
+      if constexpr (HAS_SCALE) by.v[j] *= scale;
+    }
     if constexpr (HAS_DRESIDUAL) store(team, place.in<DRESIDUAL>(p.dresidual), p.dresidual.stride[3], item, by);
+    return by_scale;
   }
 };
 
@@ -141,14 +151,32 @@ template <typename StoredOf> DEVICE f32 sum_of_row(const Team& team, StoredOf st
   return sum;
 }
 
+// The factors of a row from its runs, their weights and their mean.
+template <typename StoredOf, typename WeightOf>
+DEVICE Factors factors_of(const Team& team, StoredOf stored, WeightOf weight_of, f32 mean, f32 eps, u32& turn) {
+  if constexpr (!NORMED) return {1.f, 0.f, 0.f};
+  f32 sums[LAYER ? 3 : 2] = {};
+  each_run([&](int i) {
+    const Values values(team, stored(i), i, mean);
+    const Run w = weight_of(i);
+#pragma unroll
+    for (int j = 0; j < VECTOR; j++) {
+      const f32 v = values.normed.v[j], by = values.by_out(j) * w.v[j];
+      sums[0] = __fmaf_rn(v, v, sums[0]), sums[1] = __fmaf_rn(v, by, sums[1]);
+      if constexpr (LAYER) sums[2] += by;
+    }
+  });
+  sum_over_team(sums, turn++);
+  const f32 factor = 1.f / sqrtf(sums[0] * team.share + eps);
+  return {factor, sums[1] * factor * team.share, LAYER ? sums[LAYER ? 2 : 0] * team.share : 0.f};
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid_constant__ BackwardParams p) {
   constexpr bool WITH_BIAS = HAS_BIAS && HAS_Z && GATE_LAST;
   const Team team(p);
   Run weight[KEPT], bias[KEPT];
   Totals totals;
   const i64 terms = team.number(p) * i64(p.groups) * p.group + team.first;
-  // A division's slow path is a call, which would put registers on the stack in some configurations: the rows multiply by this instead.
-  const f32 share = 1.f / f32(team.group);
   totals.clear(team, p, terms);
   if constexpr (HOLDS) {
     each_run([&](int i) {
@@ -171,31 +199,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_backward(const __grid
     if constexpr (LAYER) {
       mean[0] = sum_of_row(team, stored);
       sum_over_team(mean, turn++);
-      mean[0] *= share;
+      mean[0] *= team.share;
     }
-    f32 sums[LAYER ? 3 : 2] = {};
-    each_run([&](int i) {
-      const Values values(team, stored(i), i, mean[0]);
-      const Run w = weight_of(i);
-#pragma unroll
-      for (int j = 0; j < VECTOR; j++) {
-        const f32 v = values.normed.v[j], by = values.by_out(j) * w.v[j];
-        sums[0] = __fmaf_rn(v, v, sums[0]), sums[1] = __fmaf_rn(v, by, sums[1]);
-        if constexpr (LAYER) sums[2] += by;
-      }
-    });
-    sum_over_team(sums, turn++);
-    const f32 factor = 1.f / sqrtf(sums[0] * share + p.eps);
-    const Factors factors = {factor, sums[1] * factor * share, LAYER ? sums[LAYER ? 2 : 0] * share : 0.f};
-    if (!exists) continue;
-    each_run([&](int i) {
+    const Factors factors = factors_of(team, stored, weight_of, mean[0], p.eps, turn);
+    f32 by_scale[1] = {};
+    if (exists) each_run([&](int i) {
       Stored& again = stored(i);
       again.recompute();
       const Run b = KEEPS_WEIGHTS ? bias[i % KEPT] : load_weights<WITH_BIAS, BIAS>(team, p.bias, 0.f, i);
-      Gradients gradients(Values(team, again, i, mean[0]), factors, weight_of(i), b);
+      const Values values(team, again, i, mean[0]);
+      Gradients gradients(values, factors, weight_of(i), b);
       totals.add(team, p, terms, i, gradients);
-      gradients.write(team, p, place, i);
+      by_scale[0] += gradients.write(team, p, place, i, values, again.scale);
     });
+    if constexpr (HAS_DSCALE) {
+      sum_over_team(by_scale, turn++);
+      if (exists && team.lane == 0) assign(*place.in<DSCALE>(p.dscale), by_scale[0]);
+    }
   }
   if constexpr (HOLDS) each_run([&](int i) { totals.leave(team, p, terms, i); });
 }

@@ -6,10 +6,12 @@ struct Stored {
   Neighbours<X, VECTOR> x;
   Neighbours<RESIDUAL, VECTOR> residual;
   Neighbours<Z, VECTOR> z;
+  f32 scale;
 
   DEVICE void read(const Team& team, const ForwardParams& p, const Place& place, int item) {
     x = fetch(team, place.in<X>(p.x), p.x.stride[3], item);
     if constexpr (HAS_RESIDUAL) residual = fetch(team, place.in<RESIDUAL>(p.residual), p.residual.stride[3], item);
+    if constexpr (HAS_SCALE) scale = to_f32(*place.in<SCALE>(p.residual_scale));
     if constexpr (HAS_Z && HAS_Y) z = fetch(team, place.in<Z>(p.z), p.z.stride[3], item);
   }
   DEVICE void recompute() {
@@ -22,7 +24,7 @@ struct Stored {
     if constexpr (HAS_RESIDUAL) {
       const Run other = open(team, residual, item);
 #pragma unroll
-      for (int j = 0; j < VECTOR; j++) to.v[j] += other.v[j];
+      for (int j = 0; j < VECTOR; j++) to.v[j] = add_scaled<HAS_SCALE>(to.v[j], other.v[j], scale);
     }
     return to;
   }
@@ -80,14 +82,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) norm_forward(const __grid_
       sum_over_team(mean, turn++);
       mean[0] /= f32(team.group);
     }
-    f32 squares[1] = {};
-    each_run([&](int i) {
-      const Run values = centered(team, stored(i), i, mean[0]);
+    f32 factor = 1.f;
+    if constexpr (NORMED) {
+      f32 squares[1] = {};
+      each_run([&](int i) {
+        const Run values = centered(team, stored(i), i, mean[0]);
 #pragma unroll
-      for (int j = 0; j < VECTOR; j++) squares[0] = __fmaf_rn(values.v[j], values.v[j], squares[0]);
-    });
-    sum_over_team(squares, turn++);
-    const f32 factor = 1.f / sqrtf(squares[0] / f32(team.group) + p.eps);
+        for (int j = 0; j < VECTOR; j++) squares[0] = __fmaf_rn(values.v[j], values.v[j], squares[0]);
+      });
+      sum_over_team(squares, turn++);
+      factor = 1.f / sqrtf(squares[0] / f32(team.group) + p.eps);
+    }
     each_run([&](int i) {
       Stored& again = stored(i);
       again.recompute();

@@ -46,6 +46,7 @@ params! {
     struct Inputs(shape: Shape) {
         x: Strided,
         residual: Strided,
+        residual_scale: Strided,
         z: Strided,
         weight: Strided,
         bias: Strided,
@@ -68,6 +69,7 @@ params! {
         dx: Strided,
         dz: Strided,
         dresidual: Strided,
+        dscale: Strided,
         /// Dense (team, channel).
         of_weight: Address<f32>,
         of_bias: Address<f32>,
@@ -159,13 +161,16 @@ impl<'p, 'a> Call<'p, 'a> {
         Config::default()
             .dtype("X", p.x.dtype())
             .dtype("RESIDUAL", dtype(&p.residual))
+            .dtype("SCALE", dtype(&p.residual_scale))
             .dtype("Z", dtype(&p.z))
             .dtype("WEIGHT", dtype(&p.weight))
             .dtype("BIAS", dtype(&p.bias))
             .flag("HAS_RESIDUAL", p.residual.is_some())
+            .flag("HAS_SCALE", p.residual_scale.is_some())
             .flag("HAS_Z", p.z.is_some())
             .flag("HAS_WEIGHT", p.weight.is_some())
             .flag("HAS_BIAS", p.bias.is_some())
+            .flag("NORMED", p.normed)
             .flag("LAYER", p.layer)
             .flag("GATE_LAST", p.norm_before_gate)
             .int("LANES", plan.lanes)
@@ -186,8 +191,9 @@ impl<'p, 'a> Call<'p, 'a> {
             group: p.group as u32,
             eps: p.eps as f32,
         };
-        let [residual, z, weight, bias] = [&p.residual, &p.z, &p.weight, &p.bias].map(Strided::of_option);
-        Inputs { shape, x: Strided::of(&p.x), residual, z, weight, bias }
+        let of_rows = [&p.residual, &p.residual_scale, &p.z].map(Strided::of_option);
+        let ([residual, residual_scale, z], [weight, bias]) = (of_rows, [&p.weight, &p.bias].map(Strided::of_option));
+        Inputs { shape, x: Strided::of(&p.x), residual, residual_scale, z, weight, bias }
     }
 
     fn forward(&self, targets: &Targets, numbers: Numbers) -> Result<Option<Kernel<ForwardParams>>> {
@@ -210,7 +216,7 @@ impl<'p, 'a> Call<'p, 'a> {
         targets: &GradientTargets,
         numbers: Numbers,
     ) -> Result<Option<(Plan, Kernel<BackwardParams>)>> {
-        let [dx, dz, dresidual] = [&targets.x, &targets.z, &targets.residual].map(read);
+        let [dx, dz, dresidual, dscale] = [&targets.x, &targets.z, &targets.residual, &targets.residual_scale].map(read);
         let p = self.problem;
         let others = [sources.y, sources.sum, dx, dz, dresidual];
         let Some(plan) = self.plan(&others, |size| backward_preference(p, size), numbers) else { return Ok(None) };
@@ -221,11 +227,13 @@ impl<'p, 'a> Call<'p, 'a> {
             .dtype("DX", dtype(&dx))
             .dtype("DZ", dtype(&dz))
             .dtype("DRESIDUAL", dtype(&dresidual))
+            .dtype("DSCALE", dtype(&dscale))
             .flag("HAS_DY", sources.y.is_some())
             .flag("HAS_DSUM", sources.sum.is_some())
             .flag("HAS_DX", dx.is_some())
             .flag("HAS_DZ", dz.is_some())
             .flag("HAS_DRESIDUAL", dresidual.is_some())
+            .flag("HAS_DSCALE", dscale.is_some())
             .flag("HAS_DWEIGHT", targets.weight.is_some())
             .flag("HAS_DBIAS", targets.bias.is_some());
         let [of_weight, of_bias] = self.terms(&plan, targets).map(Address::new);
@@ -236,6 +244,7 @@ impl<'p, 'a> Call<'p, 'a> {
             dx: Strided::of_option(&dx),
             dz: Strided::of_option(&dz),
             dresidual: Strided::of_option(&dresidual),
+            dscale: Strided::of_option(&dscale),
             of_weight,
             of_bias,
         };

@@ -5,7 +5,7 @@
 // teams; it keeps to one group of channels and walks down the rows, `stride` apart. FULL says that every run has channels.
 #pragma once
 
-static_assert(given<int>(LANES, ROWS, ITEMS, VECTOR) && given<bool>(HOLDS, FULL));
+static_assert(given<int>(LANES, ROWS, ITEMS, VECTOR) && given<bool>(HOLDS, FULL, NORMED, HAS_SCALE));
 
 constexpr int THREADS = LANES * ROWS, WARPS = (LANES + 31) / 32;
 static_assert(ROWS == 1 || LANES <= 32, "teams of whole warps have a block each");
@@ -26,6 +26,9 @@ template <typename Job> DEVICE void each_run(Job job) {
   }
 }
 
+// x and its residual, times the row's factor where there is one.
+template <bool SCALED> DEVICE f32 add_scaled(f32 x, f32 residual, f32 scale) { return SCALED ? __fmaf_rn(scale, residual, x) : x + residual; }
+
 // A number for each channel of a run.
 struct Run {
   f32 v[VECTOR];
@@ -34,9 +37,10 @@ struct Run {
 struct Team {
   u32 lane, group;
   i64 first;   // channel of the row
+  f32 share;   // of a channel: a division's slow path is a call, which would put registers on the stack in some configurations of the loop over rows
 
   DEVICE explicit Team(const Shape& p) {
-    lane = threadIdx.x % LANES, group = p.group;
+    lane = threadIdx.x % LANES, group = p.group, share = 1.f / f32(group);
     first = i64(blockIdx.x % p.groups) * p.group;
   }
   // the first row, and the number of this team among all that add up the same sums

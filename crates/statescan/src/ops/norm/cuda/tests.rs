@@ -23,6 +23,7 @@ fn check(suite: &mut Suite, args: &Args<'_>) {
         bias: problem.bias.map(like),
         z: problem.z.map(like),
         residual: problem.residual.map(like),
+        residual_scale: problem.residual_scale.map(like),
         workspace: Some(target(tensor(DType::F32, &[sums_len(&problem, Numbers::H200)]))),
     };
     for sources in [cotangent(None), cotangent(Some(problem.x))] {
@@ -45,5 +46,7 @@ fn norms_compile() {
         let residual = Some(tensor(DType::F32, &[2, 7, dim]));
         check(&mut suite, &Args { weight: Some(row), bias: Some(row), residual, kind: Kind::Layer, ..plain });
     }
+    let (x, scale) = (tensor(DType::BF16, &[2, 7, 3, 64]), Some(tensor(DType::F32, &[2, 7, 3, 1])));
+    check(&mut suite, &Args { z: Some(x), residual: Some(x), residual_scale: scale, kind: Kind::None, ..Args::new(x) });
     suite.compile();
 }
