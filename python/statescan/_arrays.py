@@ -50,6 +50,13 @@ def forward(op: Operation, new, tensors, options, out, place):
     return results
 
 
+def by_steps(op: Operation, new, scan, tensors, options):
+    """Runs a scan of one token after another, which changes states."""
+    _, state = op.room(new, (*tensors, *options), (tensors[0], None))
+    state[...] = 0 if tensors[op.initial] is None else tensors[op.initial]
+    return scan(tensors, state, new.module.arange(state.shape[0]))
+
+
 def update(op: Operation, new, state, tensors, options, out, place):
     """Runs a step into `out`, or an output that `new` makes."""
     arguments = (*tensors, *options)

@@ -115,20 +115,6 @@ def between(op: Operation, state, tensors, options, written, bounds, out):
     return step(op.slotted, state, (*tensors, tensors[-1] if written is None else written, bounds), options, out)
 
 
-def exact(op: Operation, step, tensors, arguments, options, excluded):
-    """Runs a scan as its step does, one token after another."""
-    if not framework_of(op.name, op.tensors[0], tensors[0]).__name__.endswith(".torch"):
-        raise TypeError(f"{op.name}: `exact` takes PyTorch tensors, got {type(tensors[0]).__qualname__}")
-    try:
-        from . import _exact
-
-        found = _exact.scan(op, step, tensors, arguments, options, excluded)
-        return call(op, tensors, arguments) if found is None else found
-    except (AttributeError, RuntimeError, TypeError):
-        explain(op, (*tensors[: op.initial], None, *tensors[op.initial + 1 :]), tensors[0])
-        raise
-
-
 # an option by which a function returns its second result
 _FLAGS = {"simplified_scan": "return_last_state", "s5_inner": "return_last_state", "causal_conv1d": "return_final_states"}
 

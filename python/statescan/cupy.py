@@ -29,3 +29,9 @@ def step(op: Any, state: Any, tensors: Any, options: Any, out: Any = (None,)) ->
     """Runs a step."""
     with state.device:
         return _arrays.update(op, _NEW, state, tensors, options, out, _place(state))
+
+
+def by_steps(op: Any, scan: Any, tensors: Any, options: Any) -> Any:
+    """Runs a scan of one token after another."""
+    with tensors[0].device:
+        return _arrays.by_steps(op, _NEW, scan, tensors, options)

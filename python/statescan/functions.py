@@ -2,7 +2,7 @@
 
 from typing import Literal, NoReturn, overload
 
-from . import _dispatch
+from . import _dispatch, _exact
 from ._linear_scan_update import linear_scan_update
 from ._operations import (
     CAUSAL_CONV1D,
@@ -86,7 +86,7 @@ def selective_scan(
             0, rising along a row, and each has a state.
         context: one of `statescan.distributed`, over whose ranks the steps are cut.
         exact: compute it as `selective_state_update` does, token after token, with its bits, however a text is cut and whatever
-            lies beside it. For PyTorch; excludes reverse, seq_idx, context, out, and B and C that are constant.
+            lies beside it. It excludes reverse, seq_idx, context, out, and B and C that are constant.
         out: what the results are written to, in the place of new arrays: an array for y, or one each for y and the state, of
             which one may be None. Any strides and any floating type, complex where the result is; apart from the arguments. It
             excludes gradients, a context and JAX's arrays.
@@ -119,7 +119,7 @@ def selective_scan(
     if exact:
         own = {"dt_softplus": dt_softplus, "dt_limit": dt_limit, "discretization": discretization}
         excluded = {"reverse": reverse, "context": context, "out": out}
-        return _dispatch.exact(SELECTIVE_SCAN, selective_state_update, tensors, options, own, excluded)
+        return _exact.scan(SELECTIVE_SCAN, selective_state_update, tensors, options, own, excluded)
     return _dispatch.call(SELECTIVE_SCAN, tensors, options, context, out)
 
 
@@ -181,7 +181,7 @@ def ssd(
     options = (dt_softplus, low, high, chunk_size, reverse)
     if exact:
         own, excluded = {"dt_softplus": dt_softplus, "dt_limit": dt_limit}, {"reverse": reverse, "context": context, "out": out}
-        return _dispatch.exact(SSD, ssd_update, tensors, options, own, excluded)
+        return _exact.scan(SSD, ssd_update, tensors, options, own, excluded)
     return _dispatch.call(SSD, tensors, options, context, out)
 
 
@@ -257,7 +257,7 @@ def simplified_scan(
     options = (discretization, reverse)
     if exact:
         own, excluded = {"discretization": discretization}, {"reverse": reverse, "context": context, "out": out}
-        y, last_state = _dispatch.exact(SIMPLIFIED_SCAN, simplified_state_update, tensors, options, own, excluded)
+        y, last_state = _exact.scan(SIMPLIFIED_SCAN, simplified_state_update, tensors, options, own, excluded)
     else:
         y, last_state = _dispatch.call(SIMPLIFIED_SCAN, tensors, options, context, out)
     return (y, last_state) if return_last_state else y
@@ -336,7 +336,7 @@ def s5_inner(
             {"discretization": discretization, "conj_sym": conj_sym},
             {"reverse": reverse, "context": context, "out": out},
         )
-        y, last_state = _dispatch.exact(S5_INNER, simplified_state_update, tensors, options, own, excluded)
+        y, last_state = _exact.scan(S5_INNER, simplified_state_update, tensors, options, own, excluded)
     else:
         y, last_state = _dispatch.call(S5_INNER, tensors, options, context, out)
     return (y, last_state) if return_last_state else y
@@ -442,7 +442,7 @@ def causal_conv1d(
     options = (activation, reverse)
     if exact:
         own, excluded = {"activation": activation}, {"reverse": reverse, "context": context, "out": out}
-        y, final_states = _dispatch.exact(CAUSAL_CONV1D, causal_conv1d_update, tensors, options, own, excluded)
+        y, final_states = _exact.scan(CAUSAL_CONV1D, causal_conv1d_update, tensors, options, own, excluded)
     else:
         y, final_states = _dispatch.call(CAUSAL_CONV1D, tensors, options, context, out)
     return (y, final_states) if return_final_states else y
@@ -603,7 +603,7 @@ def gated_delta_rule(
         own = {"scale": scale, "qk_l2norm": qk_l2norm, "lower_bound": lower_bound}
         own |= {"beta_sigmoid": beta_sigmoid, "allow_neg_eigval": allow_neg_eigval}
         excluded = {"reverse": reverse, "context": context, "out": out}
-        return _dispatch.exact(GATED_DELTA_RULE, gated_delta_rule_update, tensors, options, own, excluded)
+        return _exact.scan(GATED_DELTA_RULE, gated_delta_rule_update, tensors, options, own, excluded)
     return _dispatch.call(GATED_DELTA_RULE, tensors, options, context, out)
 
 

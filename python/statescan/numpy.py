@@ -39,3 +39,10 @@ def step(op: Any, state: Any, tensors: Any, options: Any, out: Any = (None,)) ->
     if other := _other(op, state, tensors):
         return other.step(op, state, tensors, options, out)
     return _arrays.update(op, _NEW, state, tensors, options, out, (-1, get_num_threads(), None, False))
+
+
+def by_steps(op: Any, scan: Any, tensors: Any, options: Any) -> Any:
+    """Runs a scan of one token after another."""
+    if other := _other(op, tensors[0], tensors):
+        return other.by_steps(op, scan, tensors, options)
+    return _arrays.by_steps(op, _NEW, scan, tensors, options)

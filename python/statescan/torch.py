@@ -377,6 +377,34 @@ def call(op: Any, tensors: Any, options: Any, context: Any = None, out: Any = No
     return tuple(forward(False, tensors + options))
 
 
+class _Replaced(torch.autograd.Function):
+    """The values of the second tensor, with the gradient of the first one."""
+
+    @staticmethod
+    def forward(plain, exact):
+        return exact.view_as(exact)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+def by_steps(op: Any, scan: Any, tensors: Any, options: Any) -> Any:
+    """Runs a scan of one token after another, which changes states; its gradient is that of the operation."""
+    with torch.no_grad():
+        _, state = op.room(_New, (*tensors, *options), (tensors[0], None))
+        state[...] = 0 if tensors[op.initial] is None else tensors[op.initial]
+        exact = scan(tensors, state, torch.arange(state.shape[0], device=state.device))
+    if not _requires_grad(tensors):
+        return exact
+    plain = call(op, tensors, options)
+    return tuple(_Replaced.apply(*both) for both in zip(plain, exact))
+
+
 def step(op: Any, state: Any, tensors: Any, options: Any, out: Any = None) -> Any:
     """Runs a step."""
     arguments = tensors + options

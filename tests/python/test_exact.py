@@ -23,14 +23,14 @@ class Case:
         """A call for steps `at` of some rows."""
         tokens = {name: tensor[rows, at] for name, tensor in self.tokens.items()}
         if self.axis != 1:
-            tokens = {name: tensor.movedim(1, -1) for name, tensor in tokens.items()}
+            tokens = {name: tensor.swapaxes(1, 2) for name, tensor in tokens.items()}
         name, flag = {
             statescan.causal_conv1d: ("initial_states", {"return_final_states": True}),
             statescan.simplified_scan: ("initial_state", {"return_last_state": True}),
             statescan.s5_inner: ("initial_state", {"return_last_state": True}),
         }.get(self.scan, ("initial_state", {}))
         y, state = self.scan(**tokens, **self.parameters, **self.options, **flag, **{name: initial}, **{"exact": True, **more})
-        return y if self.axis == 1 else y.movedim(-1, 1), state
+        return y if self.axis == 1 else y.swapaxes(1, 2), state
 
     def token(self, at, state, rows=slice(None)):
         tokens = {name: tensor[rows, at] for name, tensor in self.tokens.items()}
@@ -160,13 +160,73 @@ def test_what_steps_have_not_is_refused(kind):
         case.run(slice(0, 40), pieces)
 
 
-def test_constant_maps_and_other_arrays_are_refused():
+def test_constant_maps_are_refused():
     case = drawn("mamba", torch.float32, "cpu", batch=1, steps=DIM)
     x, A = case.tokens["x"].movedim(1, -1), case.parameters["A"]
     with pytest.raises(ValueError, match=r"`exact` takes `B` of each step, got shape \(21, 32\)"):
         statescan.selective_scan(x, x, A, A, A, exact=True)
-    with pytest.raises(TypeError, match="`exact` takes PyTorch tensors"):
-        statescan.selective_scan(*(tensor.numpy() for tensor in (x, x, A, A, A)), exact=True)
+
+
+def arrays_of(case, convert):
+    """The case of arrays of another package."""
+    tokens, parameters = ({name: convert(t) for name, t in tensors.items()} for tensors in (case.tokens, case.parameters))
+    return Case(case.scan, case.step, tokens, parameters, case.options, case.own, case.axis)
+
+
+@each_kind
+@pytest.mark.parametrize("package, device", [("numpy", "cpu"), ("cupy", "cuda")])
+def test_arrays_have_the_same_bits(kind, package, device):
+    arrays = pytest.importorskip(package)
+    case = drawn(kind, torch.float32, device, batch=2, steps=9)
+    expected = case.run(slice(0, 9), None)
+    case = arrays_of(case, arrays.asarray)
+    y, last = case.run(slice(0, 9), None)
+    assert arrays.array_equal(y, arrays.asarray(expected[0])) and arrays.array_equal(last, arrays.asarray(expected[1]))
+    part, state = case.run(slice(0, 6), None)
+    assert arrays.array_equal(part, y[:, :6])
+    for at in range(6, 9):
+        assert arrays.array_equal(case.token(at, state), y[:, at])
+    assert arrays.array_equal(state, last)
+    pool = arrays.zeros((3, *case.own), last.dtype)
+    places = StatePool(pool, arrays.array([-1, -1]), arrays.array([2, 0]))
+    assert arrays.array_equal(case.run(slice(0, 9), places)[0], y) and arrays.array_equal(pool[[2, 0]], last)
+
+
+@each_kind
+def test_jax_has_the_same_bits_under_its_transforms(kind):
+    jax = pytest.importorskip("jax")
+    case = arrays_of(drawn(kind, torch.float32, "cpu", batch=2, steps=9), lambda tensor: jax.numpy.asarray(tensor.numpy()))
+    own = {**case.tokens, **case.parameters}
+
+    def run(own, at=slice(0, 9), initial=None, **more):
+        tokens = {name: own[name] for name in case.tokens}
+        inner = Case(case.scan, case.step, tokens, {n: own[n] for n in case.parameters}, case.options, case.own, case.axis)
+        return inner.run(at, initial, **more)
+
+    def equal(one, other):
+        return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), one, other)))
+
+    y, last = run(own)
+    assert equal(jax.jit(run)(own), (y, last))
+    state = run(own, slice(0, 6))[1]
+    for at in range(6, 9):
+        found, state = case.token(at, state)
+        assert equal(found, y[:, at])
+    assert equal(state, last)
+    pool = StatePool(jax.numpy.zeros((3, *case.own), last.dtype), jax.numpy.array([-1, -1]), jax.numpy.array([2, 0]))
+    found, states = run(own, initial=pool)
+    assert equal((found, states[jax.numpy.array([2, 0])]), (y, last))
+
+    def loss(own, **more):
+        y, last = run(own, **more)
+        return abs(y).sum() + abs(last).sum()
+
+    gradients = jax.jit(jax.grad(loss))(own)
+    for name, expected in jax.grad(lambda own: loss(own, exact=False))(own).items():
+        assert jax.numpy.allclose(gradients[name], expected, rtol=1e-4, atol=1e-4), name
+    mapped = jax.vmap(lambda own: run(own), in_axes=({name: None if name in case.parameters else 0 for name in own},))
+    split = {name: value if name in case.parameters else value[:, None] for name, value in own.items()}
+    assert equal(mapped(split), (y[:, None], last[:, None]))
 
 
 @each_kind

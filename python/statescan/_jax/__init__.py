@@ -60,3 +60,20 @@ def step(op: Operation, state, tensors, options, out=None):
     arrays = _arrays(op, (*names, op.state), (*tensors, state))
     state, y = primitives.update(arrays, op=op, given=given, options=_static(op, options))
     return y, state
+
+
+def by_steps(op: Operation, scan, tensors, options):
+    """Runs a scan of one token after another; its gradient is that of the operation."""
+
+    @jax.custom_vjp
+    def exact(*tensors):
+        _, state = op.room(primitives.NEW, (*tensors, *options), (tensors[0], None))
+        initial = tensors[op.initial]
+        before = jax.numpy.zeros(state.shape, state.dtype) if initial is None else jax.numpy.asarray(initial, state.dtype)
+        return scan(tensors, before, jax.numpy.arange(len(before)))
+
+    def forward(*tensors):
+        return exact(*tensors), jax.vjp(lambda *tensors: call(op, tensors, options), *tensors)[1]
+
+    exact.defvjp(forward, lambda backward, cotangents: backward(cotangents))
+    return exact(*tensors)

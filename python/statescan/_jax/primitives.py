@@ -48,7 +48,7 @@ class _New(_arrays.New):
         return jax.ShapeDtypeStruct(shape, array.dtype)
 
 
-_NEW = _New(numpy)
+NEW = _New(numpy)
 
 
 def _spread(operands, given):
@@ -103,9 +103,9 @@ def _forward_types(*avals, op: Operation, given, options, saves):
     custom_calls.values(op, tensors, options)
     device = _Device()
     abstract = [None if t is None else _Abstract(t, device) for t in tensors]
-    results = list(op.results(_NEW, *abstract, *options))
+    results = list(op.results(NEW, *abstract, *options))
     if saves and op.saves is not None:
-        results.append(op.saved(_NEW, *abstract, *options))
+        results.append(op.saved(NEW, *abstract, *options))
     return [_like(result, avals[0]) for result in results]
 
 
@@ -123,7 +123,7 @@ def _update_types(*avals, op, given, options):
     tensors = _spread(tensors, given)
     custom_calls.values(op, tensors, options, state)
     device = _Device()
-    result = op.result(_NEW, *(None if t is None else _Abstract(t, device) for t in tensors), *options)
+    result = op.result(NEW, *(None if t is None else _Abstract(t, device) for t in tensors), *options)
     return [_like(state, avals[0]), _like(result, avals[0])]
 
 
