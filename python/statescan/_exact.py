@@ -1,7 +1,7 @@
 """A scan by its steps, one token after another, whose bits do not depend on how a text is cut."""
 
 from . import _dispatch
-from ._operations import CAUSAL_CONV1D
+from ._operations import CAUSAL_CONV1D, LINEAR_SCAN
 from ._pool import StatePool
 
 
@@ -71,3 +71,16 @@ def scan(op, step, tensors, arguments, options, excluded):
     except (AttributeError, RuntimeError, TypeError):
         _dispatch.explain(op, (*tensors[: op.initial], None, *tensors[op.initial + 1 :]), tensors[0])
         raise
+
+
+def _bytes(tensor):
+    """The size of a real number of a tensor."""
+    return tensor.dtype.itemsize // (2 if _dispatch.is_complex(tensor) else 1)
+
+
+def check_linear_scan(a, b, initial, context):
+    """Refuses what rounds between calls and not between steps: `linear_scan` has an option of its own."""
+    _refuse(LINEAR_SCAN, {"context": context}, initial)
+    if isinstance(initial, StatePool) and _bytes(initial.states) < max(4, _bytes(a), _bytes(b)):
+        wide = "float64" if max(_bytes(a), _bytes(b)) > 4 else "float32"
+        raise ValueError(f"linear_scan: `exact` takes a pool of {wide}, or complex of its size, got {initial.states.dtype}")

@@ -1,9 +1,11 @@
-"""One step of `linear_scan`: a product and a sum, in the operations of the arrays' own package."""
+"""One step of `linear_scan`, by a scan of one step."""
 
 import sys
+from contextlib import nullcontext
 from typing import overload
 
 from . import _dispatch
+from ._operations import LINEAR_SCAN
 from ._types import Array, J, T
 
 
@@ -12,12 +14,12 @@ def linear_scan_update(state: Array, a: Array, b: J) -> tuple[J, J]: ...
 @overload
 def linear_scan_update(state: Array, a: Array, b: T) -> T: ...
 def linear_scan_update(state: Array, a: Array, b: T) -> T | tuple[T, T]:
-    """One step of `linear_scan`, in its shapes without seqlen; `state` is changed in place.
+    """One step of `linear_scan`, in its shapes without seqlen and with the bits of its `exact`; `state` is changed in place.
 
     It has no gradient: `linear_scan` of one step has.
 
     Args:
-        state: (..), as the final state of `linear_scan`, complex where a or b is. Its type is kept.
+        state: (..), up to four axes, as the final state of `linear_scan`, complex where a or b is. Its type is kept.
         a, b: (..), as the state.
 
     Returns:
@@ -41,15 +43,9 @@ def linear_scan_update(state: Array, a: Array, b: T) -> T | tuple[T, T]:
         if _dispatch.is_complex(tensor) and not _dispatch.is_complex(state):
             raise TypeError(f"linear_scan_update: `state` must be complex, as `{name}` is, got {state.dtype}")
     library = framework.__name__.rpartition(".")[2]
-    package = sys.modules["jax.numpy" if library == "_jax" else library]
-    kind = package.promote_types(a.dtype, b.dtype)
-    if library == "torch":
-        with package.no_grad():
-            h = a * state + b
-            state.copy_(h)
-            return h.to(kind)
-    h = a * state + b
-    if library == "_jax":
-        return h.astype(kind), h.astype(state.dtype)
-    state[...] = h
-    return h.astype(kind)
+    with sys.modules["torch"].no_grad() if library == "torch" else nullcontext():
+        h, after = _dispatch.call(LINEAR_SCAN, (a[..., None], b[..., None], state), (False, True))
+        if library == "_jax":
+            return h[..., 0], after.astype(state.dtype)
+        state[...] = after
+        return h[..., 0]

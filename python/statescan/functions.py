@@ -349,6 +349,7 @@ def linear_scan(
     *,
     reverse: bool = False,
     context: Context | None = None,
+    exact: bool = False,
     out: Out = None,
     **renamed: NoReturn,
 ) -> tuple[T, T]:
@@ -359,6 +360,8 @@ def linear_scan(
         initial_state: (..), the state before the first step; or a `StatePool` of states (slots, ..), without the first axis.
         reverse: scan from the last step to the first.
         context, out: as in `selective_scan`.
+        exact: take one step after another, with the bits of `linear_scan_update`, however a text is cut, as CPUs always do. It
+            excludes `context`, and pools of less than 32 bits.
 
     Returns:
         h, shaped as b and of the type that a and b promote to, and the state after the last step, (..), of float32 or
@@ -371,7 +374,9 @@ def linear_scan(
     """
     if renamed:
         _dispatch.refuse_keyword(LINEAR_SCAN, renamed)
-    return _dispatch.call(LINEAR_SCAN, (a, b, initial_state), (reverse,), context, out)
+    if exact:
+        _exact.check_linear_scan(a, b, initial_state, context)
+    return _dispatch.call(LINEAR_SCAN, (a, b, initial_state), (reverse, exact), context, out)
 
 
 # fmt: off

@@ -62,6 +62,9 @@ def case_of(kind, batch, steps, dtype, device):
         tokens = {"q": q, "k": k, "v": v, "g": g, "beta": real(batch, steps, 2 * HEADS).sigmoid()}
         rule = statescan.gated_delta_rule, statescan.gated_delta_rule_update
         return Case(*rule, tokens, {}, {"qk_l2norm": True}, (2 * HEADS, DSTATE, WIDTH))
+    if kind == "linear scan":
+        tokens = {"a": real(batch, steps, DIM).sigmoid().to(dtype), "b": real(batch, steps, DIM, kind=dtype)}
+        return Case(statescan.linear_scan, statescan.linear_scan_update, tokens, {}, {}, (DIM,), 2)
     if kind == "convolution":
         own, tokens = {"weight": real(DIM, 4), "bias": real(DIM)}, {"x": real(batch, steps, DIM, kind=dtype)}
         convolution = statescan.causal_conv1d, statescan.causal_conv1d_update
@@ -75,8 +78,10 @@ def case_of(kind, batch, steps, dtype, device):
     return Case(scan, statescan.simplified_state_update, tokens, own, {}, (DSTATE,), 2)
 
 
-KINDS = ["mamba", "mamba2", "delta", "convolution", "simplified scan", "s5"]
+BY_STEPS = ["mamba", "mamba2", "delta", "convolution", "simplified scan", "s5"]
+KINDS = [*BY_STEPS, "linear scan"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
+by_steps = pytest.mark.parametrize("kind", BY_STEPS)
 on_devices = pytest.mark.parametrize("device", DEVICES)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
@@ -110,7 +115,7 @@ def test_reading_and_decoding_have_the_same_bits(kind, dtype, device):
 
 
 @on_devices
-@each_kind
+@by_steps
 def test_packed_texts_from_a_pool(kind, device):
     draw, case = random.Random(3), drawn(kind, torch.bfloat16, device, batch=1, steps=60)
     pool_type = (
@@ -145,10 +150,11 @@ def test_results_and_gradients_are_those_of_the_scan(kind, device):
     found = [torch.autograd.grad(results, list(tensors.values()), cotangents) for results in (plain, exact)]
     for one, other in zip((*plain, *found[0]), (*exact, *found[1])):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    assert all(torch.equal(one, other) for one, other in zip(*found))
+    # a gradient of the linear scan uses the states that were computed
+    assert kind == "linear scan" or all(torch.equal(one, other) for one, other in zip(*found))
 
 
-@each_kind
+@by_steps
 def test_what_steps_have_not_is_refused(kind):
     case = drawn(kind, torch.float32, "cpu")
     numbers = torch.zeros(4, 40, dtype=torch.int32)
@@ -165,6 +171,36 @@ def test_constant_maps_are_refused():
     x, A = case.tokens["x"].movedim(1, -1), case.parameters["A"]
     with pytest.raises(ValueError, match=r"`exact` takes `B` of each step, got shape \(21, 32\)"):
         statescan.selective_scan(x, x, A, A, A, exact=True)
+
+
+@on_devices
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("steps", [9, 2051])
+def test_linear_scans_of_any_rows(dtype, steps, channels_last, device):
+    """Rows and steps on every way through the kernels, between slots, from either end."""
+    torch.manual_seed(2)
+    real = torch.complex64 if dtype.is_complex else torch.float32
+    a = torch.rand(3, 70, steps, device=device).to(torch.bfloat16)
+    b, before = torch.randn(3, 70, steps, device=device, dtype=dtype), torch.randn(5, 70, device=device, dtype=real)
+    if channels_last:
+        a, b = (tensor.mT.contiguous().mT for tensor in (a, b))
+    read, write = (torch.tensor(slots, device=device) for slots in ([4, -1, 0], [1, 0, -1]))
+    state = torch.stack([before[4], torch.zeros_like(before[0]), before[0]])
+    for reverse in (False, True):
+        pool = before.clone()
+        h, _ = statescan.linear_scan(a, b, StatePool(pool, read, write), reverse=reverse, exact=True)
+        parts, left = [], state
+        for part in (slice(0, 5), slice(5, 6), slice(6, steps)):
+            part = slice(steps - part.stop, steps - part.start) if reverse else part
+            found, left = statescan.linear_scan(a[..., part], b[..., part], left, reverse=reverse, exact=True)
+            parts.append(found)
+        assert torch.equal(torch.cat(parts[:: -1 if reverse else 1], -1), h)
+        assert torch.equal(pool, torch.stack([left[1], left[0], *before[2:]]))
+    with pytest.raises(ValueError, match="linear_scan: `exact` takes a pool of float32, .* got torch.bfloat16"):
+        statescan.linear_scan(a.real, a.real, StatePool(pool.real.bfloat16(), read, write), exact=True)
+    with pytest.raises(ValueError, match="linear_scan: `exact` excludes `context`"):
+        statescan.linear_scan(a, b, exact=True, context=object())
 
 
 def arrays_of(case, convert):

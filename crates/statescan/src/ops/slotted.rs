@@ -56,6 +56,7 @@ pub trait BetweenSlots {
 impl StatePool<'_> {
     /// Moves the states of sequences on by tokens, the rows of a step one behind the other, and computes `y`. Each sequence has as many, or as many as
     /// `bounds` say, (sequences + 1,) of i32 or i64. `write_indices` may have two axes here, (sequences, tokens): a slot for the state after each token.
+    /// A text that is read so has the same bits wherever it is cut, which those of a scan may depend on.
     ///
     /// ```
     /// use statescan::ops::{pool::StatePool, selective_scan::update::Args};

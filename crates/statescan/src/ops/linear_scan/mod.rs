@@ -9,6 +9,7 @@
 //! | a, b | (.., L), up to four leading axes | real or complex, each on its own |
 //! | initial_state | (..) | real, or complex where a or b is |
 //! | reverse | flag: the scan runs from t = L - 1 down | |
+//! | exact | flag: bits do not depend on how time is cut | |
 //! | -> h | (.., L) | complex where a or b is, else real |
 //! | -> final_state, decay | (..) | as h; `decay` is the product of all a |
 //!
@@ -32,7 +33,8 @@
 //! **Pools.** With states in a [pool] the first axis has the rows, of which there is one at least: states are (slots, ..).
 //!
 //! **CUDA.** Everything runs there but an `a` or `b` in `f64`. Steps are composed in threads before states are known, so that a product of
-//! decays that leaves the range of `f32` takes what is not zero with it. Where `h` is not given it is computed again as a whole, in a workspace.
+//! decays that leaves the range of `f32` takes what is not zero with it. With `exact` a thread takes the steps of its channel one after another, as CPUs always
+//! do: the bits of a text do not depend on its cuts, as long as states between calls are in `f32`. Gradients do not need it. Where `h` is not given it is computed again as a whole, in a workspace.
 
 mod cpu;
 mod cuda;
@@ -57,6 +59,7 @@ const TIMED: &[&str] = &["L", "DL", "BDL", "BEDL", "BEFDL"];
 const STATE: &[&str] = &["", "D", "BD", "BED", "BEFD"];
 const EITHER: Complex = Complex::As(&["a", "b"]);
 const STATES: Output = state_beside("b", STATE).dtype(ResultType::CarriedByBoth("a", "b")).complex(EITHER);
+const EXACT: OptionSpec = OptionSpec::new(Choice::Flag(false));
 const DECAY: Output = STATES.field("decay", "grad of decay").constant();
 
 operation! {
@@ -96,6 +99,8 @@ operation! {
     options {
         /// Whether to scan from the last step to the first.
         reverse: bool = REVERSE,
+        /// Whether steps are taken one after another, so that bits do not depend on how time is cut into calls.
+        exact: bool = EXACT,
     }
     results {
         /// States, (.., L).

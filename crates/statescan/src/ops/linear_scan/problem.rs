@@ -24,6 +24,7 @@ pub struct Problem<'a> {
     pub complex: bool,
     pub double: bool,
     pub reverse: bool,
+    pub exact: bool,
     /// Whether a leading axis was added.
     bare: bool,
 }
@@ -73,6 +74,7 @@ impl<'a> Problem<'a> {
             complex: args.a.dtype().is_complex() || args.b.dtype().is_complex(),
             double: args.a.dtype().is_double() || args.b.dtype().is_double(),
             reverse: args.reverse,
+            exact: args.exact,
             bare: leading.is_empty(),
         };
         (problem.a, problem.b) = (problem.timed(args.a), problem.timed(args.b));

@@ -78,7 +78,7 @@ struct Operands<'v> {
 }
 
 pub(super) fn forward(queue: &Queue<'_>, problem: &Problem<'_>, targets: &Targets) -> Result<()> {
-    let call = Call::new(problem)?;
+    let call = Call { exact: problem.exact, ..Call::new(problem)? };
     let operands = Operands {
         b: Some(call.in_memory(problem.b)),
         h: call.target(&targets.h),
@@ -167,12 +167,14 @@ struct Again {
 
 struct Call<'p, 'a> {
     problem: &'p Problem<'a>,
+    /// Whether steps are taken one after another, which gradients need not be.
+    exact: bool,
 }
 
 impl<'p, 'a> Call<'p, 'a> {
     fn new(problem: &'p Problem<'a>) -> Result<Self> {
         single_only(problem.double, "linear_scan in f64")?;
-        Ok(Call { problem })
+        Ok(Call { problem, exact: false })
     }
 
     /// A tensor with steps, in the order of memory rather than that of the scan: the kernel turns around, so that it can read neighbours
@@ -192,7 +194,15 @@ impl<'p, 'a> Call<'p, 'a> {
         let nearest = (0..rank - 1).filter(|&axis| p.b.shape()[axis] > 1).map(|axis| strides[axis].unsigned_abs()).min();
         let by_time = p.seqlen > 1 && nearest.is_none_or(|nearest| step <= nearest);
         let rows = p.leading().iter().fold(1usize, |n, &size| n.saturating_mul(size));
-        Shape { rows, seqlen: p.seqlen, complex: p.complex, size: p.b.dtype().size(), by_time, pooled: p.pool.is_some() }
+        Shape {
+            rows,
+            seqlen: p.seqlen,
+            complex: p.complex,
+            size: p.b.dtype().size(),
+            by_time,
+            pooled: p.pool.is_some(),
+            exact: self.exact,
+        }
     }
 
     /// The operands with states of the first slot for each row, and slots as if they were tensors of rows. A pool without slots is none.
@@ -358,6 +368,7 @@ impl<'p, 'a> Call<'p, 'a> {
             .flag("COMPLEX", p.complex)
             .flag("BACKWARDS", p.reverse != gradient)
             .flag("GRADIENT", gradient)
+            .flag("EXACT", self.exact)
             .flag("BY_TIME", by_time)
             .flag("RUNS", by_time && self.has_runs(&[Some(a), o.b, o.h, o.da, o.db], plan.items))
             .flag("HAS_B", o.b.is_some())

@@ -17,6 +17,8 @@ pub(super) struct Shape {
     pub by_time: bool,
     /// Whether states lie in a pool.
     pub pooled: bool,
+    /// Whether a thread takes the steps of its channel one after another.
+    pub exact: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +51,7 @@ impl Plan {
         };
         let pieces = shape.seqlen.div_ceil(items).max(1);
         let (channel_lanes, time_lanes) = match shape.by_time {
+            _ if shape.exact => (32, 1),
             true => {
                 let time_lanes = pieces.next_power_of_two().min(128);
                 (128 / time_lanes, time_lanes)
@@ -65,7 +68,7 @@ impl Plan {
         let row_blocks = shape.rows.div_ceil(channel_lanes);
         let tiles = pieces.div_ceil(time_lanes);
         let wanted = (ENOUGH_BLOCKS * numbers.multiprocessors).checked_div(row_blocks).unwrap_or(1);
-        let most = if apart { tiles / TILES } else { 1 };
+        let most = if apart && !shape.exact { tiles / TILES } else { 1 };
         let segment_tiles = tiles.div_ceil(wanted.min(most).max(1));
         let segments = tiles.div_ceil(segment_tiles);
         Ok(Plan { items, channel_lanes, time_lanes, row_blocks, segments, segment_tiles })
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     fn shape(rows: usize, seqlen: usize, by_time: bool) -> Shape {
-        Shape { rows, seqlen, complex: false, size: 4, by_time, pooled: false }
+        Shape { rows, seqlen, complex: false, size: 4, by_time, pooled: false, exact: false }
     }
 
     #[test]

@@ -9,6 +9,8 @@
 // The gradient is the same scan backwards with each decay one step later: g[t] = p[t] + conj(a[t+1]) g[t+1]. Its decay at the last step is
 // 1 and its first state the final state's cotangent; da[t] = g[t] conj(h[t-1]), db = g, and conj(a[0]) g[0] belongs to the initial state.
 //
+// Bits that do not depend on how time is cut (EXACT): a thread takes the steps of its channel one after another, as the formula says, and composes none.
+//
 // Few channels: time is cut into segments. A first launch (ENDS) composes each segment but the last to one step, a second one (REST) starts
 // each from the state that follows from those before it. Where the last state may go to the slot of a pool that the first one is in, the first launch
 // keeps that one behind the ends.
@@ -293,18 +295,33 @@ struct Outputs {
   DB* db;
 };
 
-// Walks through a thread's steps of a tile from the state before them; `past` are the states before each, in a gradient.
-DEVICE void put(const Params& p, const Outputs& of, const Items& items, Field (&past)[ITEMS], Field state, const Out& to) {
+// Walks through a thread's steps of a tile from the state before them, and returns the one behind them; `past` are the states before each, in a gradient.
+DEVICE Field put(const Params& p, const Outputs& of, const Items& items, Field (&past)[ITEMS], Field state, const Out& to) {
   Field out[ITEMS];
 #pragma unroll
-  for (int i = 0; i < ITEMS; i++) out[i] = state = mul_add(items.a[i], state, items.b[i]);
-  if (!RUNS && to.end == 0) return;
+  for (int i = 0; i < ITEMS; i++) {
+    out[i] = mul_add(items.a[i], state, items.b[i]);
+    // a step outside of the row, of a decay of 1, would leave neither zeros nor infinities as they are
+    const i64 step = step_of(to.first, i);
+    if (!EXACT || (step >= 0 && step < p.seqlen)) state = out[i];
+  }
+  if (!RUNS && to.end == 0) return state;
   if constexpr (HAS_H && !GRADIENT) store<H, H_VECTOR>(out, of.h, p.h.step, to);
   if constexpr (HAS_DB) store<DB, DB_VECTOR>(out, of.db, p.db.step, to);
   if constexpr (HAS_DA) {
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) past[i] = mul(out[i], conj(past[i]));
     store<DA, DA_VECTOR>(past, of.da, p.da.step, to);
+  }
+  return state;
+}
+
+// Walks through a tile whose steps are all this thread's.
+DEVICE void take_steps(const Params& p, const Outputs& of, const Items& items, Field (&past)[ITEMS], Carried& carried, const Out& to) {
+  carried.state = put(p, of, items, past, carried.state, to);
+  if constexpr (HAS_DECAY) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) carried.product = mul(items.a[i], carried.product);
   }
 }
 
@@ -354,21 +371,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) linear_scan
     Field past[ITEMS];
     if constexpr (HAS_DA && PASS != Pass::Ends) load_past(past, p, outputs.h, before, first, margin);
 
-    Step(&exchange)[GROUPS][CHANNEL_LANES] = totals[tile & 1];
-    const Step earlier = exchange_steps(items, lanes, exchange);
-    __syncthreads();
-    // the state before this lane's group; the carried one goes through the steps of all groups. Written here: as a function of its own it costs 2 %
-    Field state = carried.state;
+    const Out to = {first, exists ? p.seqlen : 0, lanes.time % GROUP};
+    if constexpr (EXACT) {
+      take_steps(p, outputs, items, past, carried, to);
+    } else {
+      Step(&exchange)[GROUPS][CHANNEL_LANES] = totals[tile & 1];
+      const Step earlier = exchange_steps(items, lanes, exchange);
+      __syncthreads();
+      // the state before this lane's group; the carried one goes through the steps of all groups. Written here: as a function of its own it costs 2 %
+      Field state = carried.state;
 #pragma unroll
-    for (int group = 0; group < GROUPS; group++) {
-      if (group == lanes.time / GROUP) state = carried.state;
-      const Step step = exchange[group][lanes.channel];
-      carried.state = step.apply(carried.state);
-      if constexpr (HAS_DECAY || PASS == Pass::Ends) carried.product = mul(step.decay, carried.product);
+      for (int group = 0; group < GROUPS; group++) {
+        if (group == lanes.time / GROUP) state = carried.state;
+        const Step step = exchange[group][lanes.channel];
+        carried.state = step.apply(carried.state);
+        if constexpr (HAS_DECAY || PASS == Pass::Ends) carried.product = mul(step.decay, carried.product);
+      }
+      if constexpr (PASS != Pass::Ends) put(p, outputs, items, past, earlier.apply(state), to);
     }
-
-    if constexpr (PASS != Pass::Ends)
-      put(p, outputs, items, past, earlier.apply(state), {first, exists ? p.seqlen : 0, lanes.time % GROUP});
     items = next;
   }
 

@@ -22,7 +22,7 @@ fn check_in_pool(suite: &mut Suite, args: &Args<'_>) {
     }
 }
 
-/// Compiles the passes of a scan and of its gradient.
+/// Compiles the passes of a scan, also by one step after another, and of its gradient.
 fn check(suite: &mut Suite, args: &Args<'_>) {
     let problem = Problem::new(args, Device::Cuda(0), NO_STATES).unwrap();
     let call = Call::new(&problem).unwrap();
@@ -37,6 +37,11 @@ fn check(suite: &mut Suite, args: &Args<'_>) {
             suite.add(&SCAN, &(kernel.config)(), 0);
         }
     }
+    let call = Call { exact: true, ..call };
+    let plan = Plan::new(&call.shape(), Numbers::H200, true).unwrap();
+    assert_eq!(plan.segments, 1, "whole rows");
+    let kernel = call.kernel(&forward, None, false, &plan, None, Pass::Whole).unwrap();
+    suite.add(&SCAN, &(kernel.config)(), 0);
 }
 
 #[test]
