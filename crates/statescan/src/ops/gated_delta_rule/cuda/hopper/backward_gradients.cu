@@ -95,6 +95,9 @@ DEVICE u32 hidden(u32 v) {
   return v;
 }
 
+// Heads of values that share one of keys. Of a single turn the compiler would make no loop, and then has no registers for products that come before and after it.
+DEVICE int heads_of(const Params& p) { return GROUP > 1 ? GROUP : 1 + int(p.seqlen < 0); }
+
 DEVICE void scale_rows(FragmentA (&to)[4], const FragmentA (&v)[4], float2 factors) {
 #pragma unroll
   for (int i = 0; i < 16; i++) {
@@ -179,7 +182,7 @@ struct Queries : Role {
     float2 all = make_float2(0.f, 0.f);
     barrier_wait(own.units_full[chunk.at], chunk.phase);
 #pragma unroll 1
-    for (int member = 0; member < GROUP; member++) {
+    for (int member = 0; member < heads_of(p); member++) {
       Sums<64> a, m;
 #pragma unroll 1
       for (int i = 0; i < SLICES; i++) take_slice(q, a, m, i > 0, member + i > 0);
@@ -277,7 +280,7 @@ struct Keys : Role {
     float2 all = make_float2(0.f, 0.f);
     barrier_wait(own.units_full[chunk.at], chunk.phase);
 #pragma unroll 1
-    for (int member = 0; member < GROUP; member++) {
+    for (int member = 0; member < heads_of(p); member++) {
       Sums<KEYS> r;
 #pragma unroll 1
       for (int i = 0; i < SLICES; i++) take_slice(r, k, i > 0, member + i > 0);
@@ -461,7 +464,8 @@ struct Values : Role {
     f32 after[2];
     after[1] = query.y + beta.y * key_r.y - written.y, after[0] = after[1] + (query.x + beta.x * key_r.x - written.x);
     f32 behind = after[0];
-#pragma unroll
+    // turns that are unrolled have no registers for bf16's conversions behind them
+#pragma unroll 1
     for (int apart = 1; apart < 32; apart *= 2) {
       const f32 more = __shfl_down_sync(0xffffffffu, behind, apart);
       if (lane + apart < 32) behind += more;
@@ -476,8 +480,8 @@ struct Values : Role {
       const LogDecay slopes = log_decay_slopes(to_f32(gates.gate[e]) + to_f32(gates.bias), rate, p.lower_bound);
       const f32 by_log = after[e] + rest, of_gate = by_log * slopes.by_gate, by_beta = e == 0 ? key_r.x + of_v.x : key_r.y + of_v.y;
       const i64 t = w.chunk.start + step, of = w.head(member);
-      if constexpr (HAS_DGATE) assign(*at<DGATE>(p.dg, w.chunk.batch, t, of), of_gate);
       if constexpr (HAS_DBETA) assign(*at<DBETA>(p.dbeta, w.chunk.batch, t, of), beta_slope(to_f32(gates.beta[e]), p.beta_factor) * by_beta);
+      if constexpr (HAS_DGATE) assign(*at<DGATE>(p.dg, w.chunk.batch, t, of), of_gate);
       by_gate += of_gate, by_a_log += by_log * slopes.by_a_log;
     }
     if constexpr (!HAS_SUMS) return;
