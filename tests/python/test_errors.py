@@ -307,7 +307,7 @@ def conv(array, width=4, **options):
         (lambda a: norm(a, groups=-2), ValueError, r"norm: `groups` must be 0 or more and below 2\^64, got -2"),
         (lambda a: norm(a, groups=2.0), TypeError, "norm: `groups` must be a whole number, got 2.0"),
         (lambda a: norm(a, eps="small"), TypeError, "norm: `eps` must be a number, got 'small'"),
-        (lambda a: norm(a, kind="batch"), ValueError, "norm: `kind` must be 'rms' or 'layer', got 'batch'"),
+        (lambda a: norm(a, kind="batch"), ValueError, "norm: `kind` must be 'rms', 'layer' or 'none', got 'batch'"),
         (lambda a: ssd(a, chunk_size=64.0), TypeError, "ssd: `chunk_size` must be a whole number, got 64.0"),
         (lambda a: ssd(a, chunk_size=0), ValueError, "ssd: `chunk_size` must be at least 1, got 0"),
         (

@@ -185,7 +185,7 @@ def test_linear_scans_of_any_rows(dtype, steps, channels_last, device):
     b, before = torch.randn(3, 70, steps, device=device, dtype=dtype), torch.randn(5, 70, device=device, dtype=real)
     if channels_last:
         a, b = (tensor.mT.contiguous().mT for tensor in (a, b))
-    read, write = (torch.tensor(slots, device=device) for slots in ([4, -1, 0], [1, 0, -1]))
+    read, write = (torch.tensor(slots, device=device) for slots in ([4, -1, 0], [1, 2, -1]))
     state = torch.stack([before[4], torch.zeros_like(before[0]), before[0]])
     for reverse in (False, True):
         pool = before.clone()
@@ -196,7 +196,7 @@ def test_linear_scans_of_any_rows(dtype, steps, channels_last, device):
             found, left = statescan.linear_scan(a[..., part], b[..., part], left, reverse=reverse, exact=True)
             parts.append(found)
         assert torch.equal(torch.cat(parts[:: -1 if reverse else 1], -1), h)
-        assert torch.equal(pool, torch.stack([left[1], left[0], *before[2:]]))
+        assert torch.equal(pool, torch.stack([before[0], left[0], left[1], *before[3:]]))
     with pytest.raises(ValueError, match="linear_scan: `exact` takes a pool of float32, .* got torch.bfloat16"):
         statescan.linear_scan(a.real, a.real, StatePool(pool.real.bfloat16(), read, write), exact=True)
     with pytest.raises(ValueError, match="linear_scan: `exact` excludes `context`"):

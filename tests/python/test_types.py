@@ -61,7 +61,7 @@ def check_signature(op, signature, is_overload=False):
     # arguments of a step between slots
     beside = {argument.name for argument in op.slotted.arguments} - expected if op.slotted is not None else set()
     expected |= beside
-    found = {name for name in parameters if name not in BESIDE} - {op.state}
+    found = {name for name in parameters if name not in BESIDE or name in options} - {op.state}
     assert found == expected
     for argument in op.arguments:
         if argument.name in parameters and not (is_overload and argument.name in ("residual", "residual_scale")):
