@@ -139,7 +139,7 @@ for training in (False, True):
 with Mode():
     fails(statescan.linear_scan, a, a)
 a.requires_grad_(False)
-fails(statescan.torch._BACKWARD["linear_scan"], (True, True, False), (a, a, None, False, a, a, None))
+fails(statescan.torch._BACKWARD["linear_scan"], (True, True, False), (a, a, None, False, False, a, a, None))
 step = a[..., 0], a[..., 0], A, B[..., 0], B[..., 0]
 fails(statescan.selective_state_update, state, *step)
 once = a[..., 0, None] * a[..., 0, None] * B[:, None, :, 0]
