@@ -28,6 +28,7 @@ use statescan_cases::pass::{self, Planned};
 use statescan_cases::sizes::Sizes;
 use statescan_cases::tensors::{SAVED, Tensors, WORKSPACE};
 use statescan_cases::{Error, Result, check, files, ops};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A call, what it is given besides, and poisoned room for what it is asked for.
@@ -288,10 +289,11 @@ fn levels() -> Vec<Exec> {
     levels.map(|level| Exec::cpu(1).with_level(level).unwrap()).collect()
 }
 
-/// Fails with a file where a call is not what it should be.
+/// Fails with a file where a call is not what it should be, or panics.
 #[track_caller]
 fn assert_agrees(drawn: &Drawn, execs: &[Exec], threads: &[usize]) {
-    let wrong = drawn.check(execs, threads).unwrap_or_else(|error| vec![error.to_string()]);
+    let checked = catch_unwind(AssertUnwindSafe(|| drawn.check(execs, threads)));
+    let wrong = checked.map_or_else(|_| vec!["it panics".into()], |wrong| wrong.unwrap_or_else(|error| vec![error.to_string()]));
     if !wrong.is_empty() {
         drawn.fail(&wrong);
     }

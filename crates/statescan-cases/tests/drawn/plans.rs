@@ -236,9 +236,14 @@ fn sizes_of_plans_3() {
 fn nothing_at_all() {
     for op in Operation::ALL {
         // the width of a filter is never 0
-        for letter in op.signature.facts.state_steps.chars().filter(|&letter| letter != 'W') {
-            let fixed = Fixed { sizes: Sizes::of(&[(letter, 0)]), ..Fixed::default() };
-            drawn_as(op, fixed).take(2).for_each(|drawn| assert_agrees(&drawn, &levels(), &[3]));
+        let letters = || op.signature.facts.state_steps.chars().filter(|&letter| letter != 'W');
+        for none in letters() {
+            // beside any sizes, and beside those of whole vectors
+            let whole: Vec<_> = letters().map(|letter| (letter, if letter == none { 0 } else { 16 })).collect();
+            for (sizes, count) in [(Sizes::of(&[(none, 0)]), 2), (Sizes::of(&whole), 4)] {
+                let fixed = Fixed { sizes, ..Fixed::default() };
+                drawn_as(op, fixed).take(count).for_each(|drawn| assert_agrees(&drawn, &levels(), &[3]));
+            }
         }
     }
 }

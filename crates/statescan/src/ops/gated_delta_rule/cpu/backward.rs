@@ -31,11 +31,12 @@ pub(super) fn backward<T: Real>(
     let checkpoints = &Checkpoints::new(problem);
     let mut partials = Partials::new(problem);
     let (shared, level) = (partials.share(), exec.level());
+    let lanes = level.lanes(problem.double);
     exec.for_each(problem.segments.list.len() * problem.heads, Arena::<T>::default, |arena, index| {
         let (number, head) = (index / problem.heads, index % problem.heads);
         let segment = &problem.segments.list[number];
         let job = Job { level, problem, sources, targets, checkpoints, saved, shared, segment, number, head };
-        arena.lend(|room| Scratch::lay_out(room, problem), |mut scratch| job.run(&mut scratch));
+        arena.lend(|room| Scratch::lay_out(room, problem, lanes), |mut scratch| job.run(&mut scratch));
     });
     partials.finish(problem, targets);
 }

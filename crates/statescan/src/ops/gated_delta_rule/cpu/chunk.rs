@@ -106,7 +106,7 @@ pub(super) struct Triangle<'m, T> {
 }
 
 impl<'m, T: Real> Scratch<'m, T> {
-    pub(super) fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>) -> Self {
+    pub(super) fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>, lanes: usize) -> Self {
         let (keys, values, by_channel) = (problem.keys, problem.values, problem.gates.by_channel);
         let of_heads = |rows: usize| if by_channel { 0 } else { rows };
         macro_rules! rows {
@@ -124,7 +124,7 @@ impl<'m, T: Real> Scratch<'m, T> {
         };
         Scratch {
             triangle,
-            keys: Keys::lay_out(room, keys),
+            keys: Keys::lay_out(room, keys, lanes),
             rates: Rates::lay_out(room, &problem.gates, keys),
             own: Own::lay_out(room, problem),
             dq: rows!(CHUNK, keys),

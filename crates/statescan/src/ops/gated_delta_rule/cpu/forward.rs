@@ -63,9 +63,9 @@ impl<'m, T: Real> Own<'m, T> {
 }
 
 impl<'m, T: Real> Scratch<'m, T> {
-    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>, plan: &Plan) -> Self {
+    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>, plan: &Plan, lanes: usize) -> Self {
         let (width, by_channel) = (problem.keys, problem.gates.by_channel);
-        let (keys, rates) = (Keys::lay_out(room, width), Rates::lay_out(room, &problem.gates, width));
+        let (keys, rates) = (Keys::lay_out(room, width, lanes), Rates::lay_out(room, &problem.gates, width));
         let own = Own::lay_out(room, problem);
         let [read_k, read_q] = [(); 2].map(|()| Rows::lay_out(room, if by_channel { ROWS } else { 0 }, width));
         let states = room.array(plan.most_units() * width * COLUMNS);
@@ -76,12 +76,13 @@ impl<'m, T: Real> Scratch<'m, T> {
 
 pub(super) fn forward<T: Real>(exec: &Exec, problem: &Problem<'_>, targets: &Targets, saved: Option<Divided<'_, T>>) {
     let (plan, checkpoints) = (&Plan::new(problem), &Checkpoints::new(problem));
+    let lanes = exec.level().lanes(problem.double);
     exec.for_each(plan.jobs, Arena::<T>::default, |arena, index| {
         let (number, head, units) = plan.job(index);
         let segment = &problem.segments.list[number];
         let job = Job { problem, targets, checkpoints, saved, segment, number, head, units };
         arena.lend(
-            |room| Scratch::lay_out(room, problem, plan),
+            |room| Scratch::lay_out(room, problem, plan, lanes),
             |mut scratch| exec.level().dispatch(Run { job, scratch: &mut scratch }),
         );
     });

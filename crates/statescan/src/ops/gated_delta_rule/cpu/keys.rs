@@ -55,10 +55,11 @@ pub(in super::super) struct Keys<'m, T> {
 }
 
 impl<'m, T: Real> Keys<'m, T> {
-    pub(in super::super) fn lay_out(room: &mut Room<'m, T>, width: usize) -> Self {
+    /// `lanes` are those of the vectors that it is used with.
+    pub(in super::super) fn lay_out(room: &mut Room<'m, T>, width: usize, lanes: usize) -> Self {
         let [q, k] = [(); 2].map(|()| Rows::lay_out(room, ROWS, width));
         let [by_q, by_k, dot] = [ROWS; 3].map(|len| room.array(len));
-        Keys { q, k, by_q, by_k, dot, sums: room.array(3 * ROWS * MAX_LANES) }
+        Keys { q, k, by_q, by_k, dot, sums: room.array(3 * ROWS * lanes) }
     }
 
     /// The products of a kind of as many rows as a vector has lanes. A closure would not be inlined, and would be compiled without the instructions.

@@ -48,12 +48,12 @@ fn run<T: Real>(exec: &Exec, problem: &Problem<'_>, state: RawViewMut, y: RawVie
         // neither states nor results have an element
         return;
     }
-    let plan = &Plan::new(problem);
+    let (plan, lanes) = (&Plan::new(problem), exec.level().lanes(problem.double));
     let work = problem.rows.len() * problem.heads * problem.group * problem.keys * problem.values;
     exec.for_work(4 * work).for_each(problem.rows.len() * plan.per_row, Arena::<T>::default, |arena, index| {
         let (batch, heads) = plan.job(problem, index);
         let job = Job { problem, state: &state, y: &y, batch, heads };
-        arena.lend(|room| Scratch::lay_out(room, problem), |mut s| exec.level().dispatch(Run { job, s: &mut s }));
+        arena.lend(|room| Scratch::lay_out(room, problem, lanes), |mut s| exec.level().dispatch(Run { job, s: &mut s }));
     });
 }
 
@@ -72,9 +72,9 @@ struct Scratch<'m, T> {
 }
 
 impl<'m, T: Real> Scratch<'m, T> {
-    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>) -> Self {
+    fn lay_out(room: &mut Room<'m, T>, problem: &Problem<'_>, lanes: usize) -> Self {
         let padded = |len: usize| len.next_multiple_of(MAX_LANES);
-        let keys = Keys::lay_out(room, problem.keys);
+        let keys = Keys::lay_out(room, problem.keys, lanes);
         let rates = Rates::lay_out(room, &problem.gates, problem.keys);
         let [bias, rate] = [problem.keys.max(CHECKPOINT), CHECKPOINT].map(|len| room.array(padded(len)));
         let [read_k, read_q] = [padded(problem.keys); 2].map(|len| room.array(len));
@@ -182,7 +182,9 @@ impl Job<'_, '_> {
         let plane = Plane::of(&problem.v, 2, 1).along(batch, problem.v.strides()[0]).at(0, head);
         tile::load(simd, plane.area(problem.values, 1), v.pitch, v.tile());
         let strides = self.state.strides();
-        let direct = self.state.dtype() == T::DTYPE
+        // a state without keys has no place to begin at
+        let direct = problem.keys > 0
+            && self.state.dtype() == T::DTYPE
             && (strides[3] == 1 || problem.values == 1)
             && strides[2] >= problem.values as isize
             && problem.values.is_multiple_of(MAX_LANES);
