@@ -38,6 +38,19 @@ pub fn read(path: &Path, tensor: &str) -> (Vec<usize>, Vec<f64>) {
     (view.shape().to_vec(), numbers)
 }
 
+/// The largest of some numbers without their signs; not a number where one of them is none, which no comparison holds for.
+pub fn largest<N: Into<f64>>(numbers: impl IntoIterator<Item = N>) -> f64 {
+    let sizes = numbers.into_iter().map(|number| number.into().abs());
+    sizes.fold(0.0, |most, size| if most.is_nan() || most >= size { most } else { size })
+}
+
+/// The largest difference.
+#[track_caller]
+pub fn apart<A: Into<f64> + Copy, B: Into<f64> + Copy>(got: &[A], expected: &[B]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    largest(got.iter().zip(expected).map(|(&a, &b)| a.into() - b.into()))
+}
+
 pub fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }

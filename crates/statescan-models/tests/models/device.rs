@@ -1,6 +1,6 @@
 //! Models on a GPU: against `transformers`, and against themselves on the CPU. Without a GPU they say so and pass, unless `STATESCAN_TEST_DEVICE` asks for one.
 
-use crate::common::{self, Folder};
+use crate::common::{self, Folder, largest};
 use safetensors::Dtype;
 use statescan::{DType, Exec, Level};
 use statescan_models::kernels::training::AdamW;
@@ -21,11 +21,8 @@ pub fn gpu() -> Option<Exec> {
 }
 
 /// The largest difference, as a share of the largest number.
-fn off(got: &[f32], expected: &[f32]) -> f32 {
-    assert_eq!(got.len(), expected.len());
-    let largest = expected.iter().fold(1f32, |most, x| most.max(x.abs()));
-    let worst = got.iter().zip(expected).map(|(a, b)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() });
-    worst.fold(0.0, f32::max) / largest
+fn off(got: &[f32], expected: &[f32]) -> f64 {
+    common::apart(got, expected) / largest(expected.iter().copied()).max(1.0)
 }
 
 fn check_folder(exec: &Exec, folder: &Path, greedy: bool) {
@@ -326,10 +323,10 @@ fn gradients_on_a_gpu_are_those_of_the_cpu() {
         let mut got = expected.clone();
         let loss = model.loss_and_gradients(&Exec::cpu(1), &text, 70, &mut expected).unwrap();
         // f32 has as many digits of these gradients as instruction sets of the CPU agree on
-        let mut exact = 2e-5f32;
+        let mut exact = 2e-5;
         for level in Level::available() {
             model.loss_and_gradients(&Exec::cpu(1).with_level(level).unwrap(), &text, 70, &mut got).unwrap();
-            exact = shares(&got, &expected).map(|(_, share)| 4.0 * share).fold(exact, f32::max);
+            exact = shares(&got, &expected).map(|(_, share)| 4.0 * share).fold(exact, f64::max);
         }
         let mut errors = Vec::new();
         for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -339,7 +336,7 @@ fn gradients_on_a_gpu_are_those_of_the_cpu() {
             on_device.loss_and_gradients(&text, 70, &mut again).unwrap();
             assert_eq!(again, got, "{kind} {dtype}: the same bits");
             for (name, share) in shares(&got, &expected) {
-                let bound = if dtype == DType::F32 { exact } else { f32::MAX };
+                let bound = if dtype == DType::F32 { exact } else { f64::MAX };
                 assert!(share <= bound, "{kind} {dtype}, {name}: {share:e} of the largest");
             }
             errors.push([(found - loss).abs() / loss.abs(), apart(&got, &expected)]);
@@ -353,12 +350,10 @@ fn gradients_on_a_gpu_are_those_of_the_cpu() {
 }
 
 /// The largest difference in each tensor, as a share of its largest number.
-fn shares<'a>(got: &'a Tensors, expected: &'a Tensors) -> impl Iterator<Item = (&'a String, f32)> {
+fn shares<'a>(got: &'a Tensors, expected: &'a Tensors) -> impl Iterator<Item = (&'a String, f64)> {
     expected.iter().map(|(name, expected)| {
-        let largest = expected.data.iter().fold(0f32, |most, g| most.max(g.abs()));
-        let apart =
-            got[name].data.iter().zip(&expected.data).map(|(a, b)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() });
-        (name, apart.fold(0.0, f32::max) / largest.max(f32::MIN_POSITIVE))
+        let largest = largest(expected.data.iter().copied());
+        (name, common::apart(&got[name].data, &expected.data) / largest.max(f64::MIN_POSITIVE))
     })
 }
 

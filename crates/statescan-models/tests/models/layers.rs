@@ -1,6 +1,6 @@
 //! Layers on their own, from any state: against the oracle, cut anywhere, and every gradient by central differences.
 
-use crate::common::{Random, bits};
+use crate::common::{Random, apart, bits, largest};
 use crate::device::gpu;
 use num_complex::Complex32;
 use statescan::{DType, Exec, Tensor, View};
@@ -123,9 +123,7 @@ fn state_part(layer: &dyn Layer, state: &[Tensor], name: &str) -> Vec<f32> {
 
 #[track_caller]
 fn close(what: &str, got: &[f32], expected: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), expected.len(), "{what}");
-    let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-    let worst = got.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+    let (worst, largest) = (apart(got, expected), largest(expected.iter().copied()));
     assert!(worst <= tolerance * largest + 1e-7, "{what}: {worst:e} of {largest:e}");
 }
 

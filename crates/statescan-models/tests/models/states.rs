@@ -1,6 +1,6 @@
 //! States as values: the same bits however a sequence is cut and whatever runs beside it; saved, loaded, branched and rolled back.
 
-use crate::common::{FAMILIES, Folder, bits, models, tokens};
+use crate::common::{FAMILIES, Folder, apart, bits, largest, models, tokens};
 use serde_json::json;
 use statescan::{Exec, Level};
 use statescan_models::{Logits, Model, Session, State, Turn};
@@ -99,8 +99,7 @@ fn weights_in_bf16_give_the_same_bits_however_a_prompt_is_cut() {
             assert!(bits(&got) == bits(&logits) && end == state, "{kind} in {} parts", parts.len());
         }
         let (exact, _) = states(&exec.with_exact_products(true), &model, &[&text]);
-        let largest = exact.iter().fold(0f32, |most, x| most.max(x.abs()));
-        let off = exact.iter().zip(&logits).fold(0f32, |most, (x, y)| most.max((x - y).abs())) / largest;
+        let off = apart(&logits, &exact) / largest(exact.iter().copied());
         println!("{kind}: logits off by {off} of the largest");
         assert!(off < 0.08, "{kind}: rounding, as on a GPU");
     }

@@ -1,6 +1,6 @@
 //! Training: what is learned, and going on after a save with the same bits.
 
-use crate::common::{FAMILIES, Folder};
+use crate::common::{FAMILIES, Folder, apart, largest};
 use statescan::{DType, Exec};
 use statescan_models::{Config, Corpus, Lora, Model, Options, Trainer};
 
@@ -63,8 +63,7 @@ fn the_model_is_written_in_the_type_that_is_asked_for() {
         assert_eq!(Trainer::resume(folder.path(), text()).unwrap().options().dtype, dtype);
         let loaded = Model::load(folder.path()).unwrap().forward(&exec, &tokens).unwrap();
         let exact = trainer.model().unwrap().forward(&exec, &tokens).unwrap();
-        let largest = exact.iter().fold(0f32, |most, x| most.max(x.abs()));
-        let worst = loaded.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let (worst, largest) = (apart(&loaded, &exact), largest(exact.iter().copied()));
         assert!(worst <= most * largest && (worst > 0.0) == (most > 0.0), "{dtype}: {worst} of {largest}");
 
         let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
@@ -271,9 +270,9 @@ fn projections_move_by_small_matrices_alone() {
                 let columns = model.weights()[&name].shape()[1];
                 let change: Vec<f64> = after.iter().zip(&before).map(|(a, b)| f64::from(a - b)).collect();
                 let rows: Vec<_> = change.chunks_exact(columns).collect();
-                let most = change.iter().fold(0f64, |most, x| most.max(x.abs()));
+                let most = largest(change.iter().copied());
                 let minor = |i: usize, j: usize| rows[0][i] * rows[1][j] - rows[0][j] * rows[1][i];
-                let worst = (0..columns).map(|i| minor(i, (i + 1) % columns).abs()).fold(0.0, f64::max);
+                let worst = largest((0..columns).map(|i| minor(i, (i + 1) % columns)));
                 assert!(worst < 1e-4 * most * most, "{kind}: {name}: {worst} beside {most}");
             }
         }

@@ -1,6 +1,6 @@
 //! Models of `transformers`: their logits, and their greedy tokens.
 
-use crate::common;
+use crate::common::{self, apart, largest};
 use statescan::Exec;
 use statescan_models::{Array, Model, Sampler, Tensors};
 use std::path::Path;
@@ -10,13 +10,12 @@ pub fn check_logits(folder: &Path) -> Model {
     let (model, exec) = (Model::load(folder).unwrap(), Exec::cpu(0));
     let expected = folder.join("expected.safetensors");
     let ((shape, ids), (_, logits)) = (common::read(&expected, "input_ids"), common::read(&expected, "logits"));
-    let largest = logits.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let largest = largest(logits.iter().copied());
     let vocab = model.config().vocab;
     for (ids, expected) in ids.chunks(shape[1]).zip(logits.chunks(shape[1] * vocab)) {
         let tokens: Vec<u32> = ids.iter().map(|&id| id as u32).collect();
         let got = model.forward(&exec, &tokens).unwrap();
-        assert_eq!(got.len(), expected.len());
-        let worst = got.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+        let worst = apart(&got, expected);
         assert!(worst <= 1e-4 * largest.max(1.0), "{}: {worst:e} of {largest}", folder.display());
     }
     model
@@ -63,8 +62,7 @@ fn hybrids_of_transformers_give_their_logits_tokens_and_gradients() {
         assert!((loss - expected_loss[0]).abs() < 1e-5, "{name}: {loss} is not {}", expected_loss[0]);
         for (tensor, got) in &gradients {
             let (_, expected) = common::read(&expected, &format!("grad.{tensor}"));
-            let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-            let worst = got.data.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+            let (worst, largest) = (apart(&got.data, &expected), largest(expected.iter().copied()));
             assert!(largest > 0.0 && worst <= 1e-4 * largest, "{name} {tensor}: {worst:e} of {largest:e}");
         }
     }
