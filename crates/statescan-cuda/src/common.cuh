@@ -110,9 +110,27 @@ DEVICE f32 reciprocal_fast(f32 v) {
   return out;
 }
 
-// ---- asynchronous copies into shared memory
+// The sum over a warp's threads, for each of them.
+DEVICE f32 sum_of_warp(f32 v) {
+#pragma unroll
+  for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(~0u, v, apart);
+  return v;
+}
+
+// ---- shared memory
 
 DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
+// The compiler compares loads of long unrolled loops pair by pair, which can take most of its time. Loads of this kind it leaves as they are.
+DEVICE float4 shared_load(u32 address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address));
+  return v;
+}
+// Others are compared as far as such a line alone.
+DEVICE void loads_stay() { asm volatile("" ::: "memory"); }
+
+// ---- asynchronous copies into it
 
 DEVICE void copy_async_16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");

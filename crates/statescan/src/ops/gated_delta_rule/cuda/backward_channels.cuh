@@ -68,8 +68,7 @@ DEVICE void add_channels(const Work& w, const Channels& at) {
 
 // The part of a head in the gradient by A_log, from what threads have of it.
 DEVICE void finish_a_log(const Params& p, const Work& w, f32 by_a_log) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) by_a_log += __shfl_xor_sync(0xffffffffu, by_a_log, apart);
+  by_a_log = sum_of_warp(by_a_log);
   if (threadIdx.x % 32 == 0) w.spare()[threadIdx.x / 32] = by_a_log;
   __syncthreads();
   if (threadIdx.x != 0) return;

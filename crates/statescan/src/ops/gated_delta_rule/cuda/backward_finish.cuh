@@ -28,8 +28,6 @@ DEVICE void put_sums(const Work& w, int of, float2 sums) {
   if (threadIdx.x % 4 != 0) return;
   w.row_sums(of, w.rows + row_of(0))[w.part] = sums.x, w.row_sums(of, w.rows + row_of(2))[w.part] = sums.y;
 }
-DEVICE float2 sum_of(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
-DEVICE float2 difference(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
 
 // The gradient by a gate of a step, and the step's part of that by A_log.
 struct GateGradient { f32 by_gate, by_a_log; };

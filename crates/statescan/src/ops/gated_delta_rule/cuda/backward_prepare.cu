@@ -125,7 +125,7 @@ DEVICE void multiply_pairs(Room (&rooms)[TOGETHER], const char* k, const char* q
 DEVICE void invert(const Room (&rooms)[TOGETHER], Element* t) {
   const int column = threadIdx.x % SPAN, of = threadIdx.x / SPAN;
   if (of >= TOGETHER) return;
-  const Room& room = rooms[of];
+  const u32 lines = shared_address(rooms[of].m);
   t += of * SPAN * SPAN;
   f32 x[SPAN];
 #pragma unroll
@@ -133,7 +133,7 @@ DEVICE void invert(const Room (&rooms)[TOGETHER], Element* t) {
     f32 sums[4] = {i == column ? 1.f : 0.f, 0.f, 0.f, 0.f};
 #pragma unroll
     for (int j = 0; j < i; j += 4) {
-      const float4 m = *reinterpret_cast<const float4*>(&room.m[i * M_PITCH + j]);
+      const float4 m = shared_load(lines + 4 * (i * M_PITCH + j));
       sums[0] = __fmaf_rn(-m.x, x[j], sums[0]);
       if (j + 1 < i) sums[1] = __fmaf_rn(-m.y, x[j + 1], sums[1]);
       if (j + 2 < i) sums[2] = __fmaf_rn(-m.z, x[j + 2], sums[2]);

@@ -210,8 +210,7 @@ DEVICE void take_slices(const Params& p, const Work& w, int own, Slice& fetched,
     if constexpr (NEEDS_KEYS && BY_CHANNEL) multiply_channels_of_states(w, ends_of(w), slice == 0);
   }
   if constexpr (!BY_CHANNEL && NEEDS_KEYS) {
-#pragma unroll
-    for (int apart = 16; apart > 0; apart /= 2) product += __shfl_xor_sync(0xffffffffu, product, apart);
+    product = sum_of_warp(product);
     if (threadIdx.x % 32 == 0) w.spare()[2 * SPAN + threadIdx.x / 32] = product;
   }
   __syncthreads();

@@ -148,6 +148,15 @@ DEVICE f32& number_of(Square& s, int i) { return s.c[i / 4].v[i % 4]; }
 DEVICE int row_of(int i) { return int(threadIdx.x) % 32 / 4 + i / 2 % 2 * 8; }
 DEVICE int column_of(int i) { return i / 4 * 8 + int(threadIdx.x) % 4 * 2 + i % 2; }
 
+// Sums of two rows: of those of the threads that have numbers of them, and of pairs of such sums.
+DEVICE float2 added_up(float2 sums) {
+#pragma unroll
+  for (int apart = 1; apart < 4; apart *= 2) sums.x += __shfl_xor_sync(0xffffffffu, sums.x, apart), sums.y += __shfl_xor_sync(0xffffffffu, sums.y, apart);
+  return sums;
+}
+DEVICE float2 sum_of(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
+DEVICE float2 difference(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
+
 // job(number, row, column) for the eight of a thread
 template <typename Job> DEVICE void each_number(Square& s, Job job) {
 #pragma unroll

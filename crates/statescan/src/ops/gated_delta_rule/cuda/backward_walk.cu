@@ -110,6 +110,7 @@ struct State {
 #pragma unroll
     for (int b = 0; b < OWN_BLOCKS; b++) {
       BlockA a;
+      loads_stay();
       set_block(a, s[b]);
 #pragma unroll
       for (int r = 0; r < ROW_BLOCKS; r++) {
@@ -123,6 +124,7 @@ struct State {
   DEVICE void add(const BlockA& a, const char* keys, int r) {
 #pragma unroll
     for (int b = 0; b < OWN_BLOCKS; b++) {
+      loads_stay();
       BlockB of_step[2];
       blocks_b<KEY_PITCH, true>(of_step, keys + 16 * r * KEY_PITCH + 16 * b * SIZE);
       add_product(s[b], a, of_step);

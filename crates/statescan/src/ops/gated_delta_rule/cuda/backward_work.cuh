@@ -52,13 +52,6 @@ constexpr bool APART = BY_CHANNEL || !PAIRED;
 struct Totals { Square q[OWN_BLOCKS], k[OWN_BLOCKS]; };
 struct Parts { Square q[OWN_BLOCKS], r[OWN_BLOCKS], w[OWN_BLOCKS]; };
 
-// The sums of two rows, those of the threads that have numbers of them.
-DEVICE float2 added_up(float2 sums) {
-#pragma unroll
-  for (int apart = 1; apart < 4; apart *= 2) sums.x += __shfl_xor_sync(0xffffffffu, sums.x, apart), sums.y += __shfl_xor_sync(0xffffffffu, sums.y, apart);
-  return sums;
-}
-
 // Adds rows that are to stay apart to their totals, and begins anew.
 DEVICE void set_apart(Square (&rows)[OWN_BLOCKS], Square (&totals)[OWN_BLOCKS]) {
   if constexpr (APART) {

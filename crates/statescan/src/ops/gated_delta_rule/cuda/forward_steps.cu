@@ -70,13 +70,6 @@ DEVICE void load_rows(f32 (&to)[STEPS][ROOM], const Strided& from, const Rows& r
   }
 }
 
-// Sum over the threads of a warp.
-DEVICE f32 sum_of_warp(f32 v) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(~0u, v, apart);
-  return v;
-}
-
 // Lengths and products of the rows of a tile, a warp for each.
 DEVICE void measure(const Params& p, Stage& stage) {
   const int lane = threadIdx.x % 32;

@@ -155,10 +155,6 @@ template <int COUNT> DEVICE void sum_over_team(f32 (&v)[COUNT], u32 turn) {
       for (int c = 0; c < COUNT; c++) mine[c][threadIdx.x / 32] = v[c];
     __syncthreads();
 #pragma unroll
-    for (int c = 0; c < COUNT; c++) {
-      v[c] = lane < WARPS ? mine[c][lane] : 0.f;
-#pragma unroll
-      for (int apart = 16; apart > 0; apart /= 2) v[c] += __shfl_xor_sync(0xffffffffu, v[c], apart);
-    }
+    for (int c = 0; c < COUNT; c++) v[c] = sum_of_warp(lane < WARPS ? mine[c][lane] : 0.f);
   }
 }

@@ -8,16 +8,10 @@ struct Terms {
   f32 d = 0.f, da = 0.f;
 };
 
-DEVICE f32 over_lanes(f32 v) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) v += __shfl_xor_sync(~0u, v, apart);
-  return v;
-}
-
 // (segment, batch, part, state)
 DEVICE void put_terms(const GradientParams& p, const Work& w, Terms sums) {
-  sums.a = {over_lanes(sums.a.re), over_lanes(sums.a.im)};
-  sums.d = over_lanes(sums.d), sums.da = over_lanes(sums.da);
+  sums.a = {sum_of_warp(sums.a.re), sum_of_warp(sums.a.im)};
+  sums.d = sum_of_warp(sums.d), sums.da = sum_of_warp(sums.da);
   if (lane_of() != 0) return;
   const i64 term = w.segment * p.batch + w.batch;
   if constexpr (HAS_DA) {

@@ -13,7 +13,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) simplified_scan_skip(co
     for (i64 t = first + threadIdx.x % 32; t < end; t += 32)
       sum = __fmaf_rn(to_complex(*at<BY_Y>(p.by_y, batch, channel, t)).re, to_complex(*at<U>(p.u, batch, channel, t)).re, sum);
   }
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+  sum = sum_of_warp(sum);
   if (threadIdx.x % 32 == 0) p.terms[slice * p.dim + channel] = sum;
 }

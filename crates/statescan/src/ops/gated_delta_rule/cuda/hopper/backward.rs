@@ -1,7 +1,9 @@
 //! The walks of the backward pass on Hopper, for bf16 and one decay a head, in the place of what prepares chunks and walks elsewhere.
 
 use super::{ALIGNMENT, CHUNK, COLUMNS, HEAD_UNITS, MAKER, PRELUDE, Route, STAGED_BYTES, Source, TILE, UNIT};
-use crate::cuda::{Address, Config, Launch, Numbers, Program, Queue, SEQUENCES, SLOTS, Strided, TensorMap, Tiling, params};
+use crate::cuda::{
+    Address, Config, Header, Launch, Numbers, Program, Queue, SEQUENCES, SLOTS, Strided, TensorMap, Tiling, header, params,
+};
 use crate::error::Result;
 use crate::ops::gated_delta_rule::cuda::backward_pass::{self, Backward, TILES};
 use crate::ops::gated_delta_rule::cuda::backward_plan::{Layout, Plan, Room};
@@ -19,7 +21,11 @@ pub(in crate::ops::gated_delta_rule::cuda) static CHAIN: Program<Params> =
 /// Gradients of chunks after the walks.
 pub(in crate::ops::gated_delta_rule::cuda) static GRADIENTS: Program<backward_pass::Params> =
     Program::new("gated_delta_rule_backward_gradients", PRELUDE, include_str!("backward_gradients.cu"))
-        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES]);
+        .including(&[SLOTS, SEQUENCES, GATES, INPUTS, TILES, ROLES, QUERIES, KEYS, VALUES]);
+const ROLES: Header = header!("gradient_roles.cuh");
+const QUERIES: Header = header!("gradient_queries.cuh");
+const KEYS: Header = header!("gradient_keys.cuh");
+const VALUES: Header = header!("gradient_values.cuh");
 
 params! {
     /// Parameters of both kernels.
@@ -59,7 +65,7 @@ const STAGES: usize = 3;
 const RESIDENT: usize = 3;
 const WALKERS: usize = 192;
 const THREADS: usize = 512;
-/// `Shared` of `backward_gradients.cu`.
+/// `Shared` of `gradient_roles.cuh`.
 const SUMS: usize = 3 * (2 * 4 * 5 * CHUNK + 4 * 4) + 13 * 8;
 
 impl Route {

@@ -25,6 +25,7 @@ template <bool FORWARDS> struct Walk : Columns {
   // ---- a thread that loads
 
   DEVICE void load() const {
+    constexpr int READ = UNIT_AT + FACTORS_AT + FACTOR_BYTES;
     const int key_head = int(w.head / GROUP), head = int(w.head), batch = int(w.piece.batch);
     Turn<STAGES> turn;
     wait_for_units();
@@ -35,16 +36,16 @@ template <bool FORWARDS> struct Walk : Columns {
       char* const to = stage(turn);
       const int step = int(w.piece.start) + chunk(i) * CHUNK;
       const char* const unit = static_cast<const char*>(p.units) + (w.first + chunk(i)) * UNIT_BYTES;
-      barrier_arrive_expecting(full, FORWARDS ? STAGE - PANELS * TILE - TILE : STAGE);
+      barrier_arrive_expecting(full, FORWARDS ? READ - PANELS * TILE - TILE : READ);
 #pragma unroll
       for (int panel = 0; panel < PANELS; panel++) tile_load(to + K_AT + panel * TILE, p.k_map, full, {64 * panel, key_head, step, batch});
       if constexpr (FORWARDS) {
         tile_load(to + V_AT, p.v_map, full, {w.column, head, step, batch});
         bytes_load(to + UNIT_AT, unit, TILE, full);
-        bytes_load(to + UNIT_AT + FACTORS_AT, unit + FACTORS_AT, UNIT_BYTES - FACTORS_AT, full);
+        bytes_load(to + UNIT_AT + FACTORS_AT, unit + FACTORS_AT, FACTOR_BYTES, full);
       } else {
         tile_load(to + V_AT, p.dy_map, full, {w.column, head, step, batch});
-        bytes_load(to + UNIT_AT, unit, UNIT_BYTES, full);
+        bytes_load(to + UNIT_AT, unit, FACTORS_AT + FACTOR_BYTES, full);
 #pragma unroll
         for (int panel = 0; panel < PANELS; panel++) tile_load(to + Q_AT + panel * TILE, p.q_map, full, {64 * panel, key_head, step, batch});
       }

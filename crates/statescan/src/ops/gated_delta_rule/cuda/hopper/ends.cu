@@ -36,7 +36,7 @@ struct Ends : Keeper {
       char* const to = stage(turn);
       const int step = int(w.piece.start) + chunk * CHUNK;
       const char* const unit = static_cast<const char*>(p.units) + (w.first + chunk) * UNIT_BYTES;
-      constexpr int KEY_BYTES = (BY_CHANNEL ? 2 : 1) * PANELS * TILE, FACTOR_BYTES = STAGED_BYTES - FACTORS_AT;
+      constexpr int KEY_BYTES = (BY_CHANNEL ? 2 : 1) * PANELS * TILE;
       barrier_arrive_expecting(full, KEY_BYTES + states * TILE + TILE + FACTOR_BYTES);
       if constexpr (BY_CHANNEL)
         bytes_load(to + UNIT_AT + READ_K_AT, unit + READ_K_AT, KEY_BYTES, full);

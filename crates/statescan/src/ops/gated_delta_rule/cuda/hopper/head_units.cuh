@@ -148,7 +148,6 @@ struct HeadMaker : Maker {
     if (thread < CHUNK)
       to[ENTERING + i] = exp2_fast(c[i]) * room.key[i] * (BACKWARD ? room.betas[member][i] : 1.f), to[LEAVING + i] = exp2_fast(end - c[i]) * room.key[i];
     else
-      to[READING + i] = exp2_fast(c[i]) * room.query[i] * p.scale;
-    if (thread == CHUNK) to[WHOLE] = exp2_fast(end);
+      to[READING + i] = exp2_fast(c[i]) * room.query[i] * p.scale, to[WHOLE + i] = exp2_fast(end);
   }
 };

@@ -18,8 +18,9 @@ constexpr int CHUNK = 64, TILE = CHUNK * 128, PANELS = KEYS / 64, ALIGNMENT = 10
 constexpr int A_AT = TILE, FACTORS_AT = 2 * TILE, STAGED_BYTES = FACTORS_AT + (BACKWARD ? 2048 : 1024);
 constexpr int READ_K_AT = STAGED_BYTES, WRITTEN_K_AT = READ_K_AT + PANELS * TILE, READ_Q_AT = WRITTEN_K_AT + PANELS * TILE;
 constexpr int UNIT_BYTES = BY_CHANNEL ? READ_Q_AT + PANELS * TILE : STAGED_BYTES;
-// places in a unit's factors
+// places in a unit's factors, and what they fill
 constexpr int ENTERING = 0, LEAVING = CHUNK, READING = 2 * CHUNK, WHOLE = BY_CHANNEL ? 0 : 3 * CHUNK, BETAS = 4 * CHUNK;
+constexpr int FACTOR_BYTES = (BACKWARD ? 5 : 4) * CHUNK * 4;
 
 // A segment of chunks has these numbers of f32: the state that it ends with if it begins with zeros, (key, column), in whose place goes the state that it does
 // begin with, then the transition that it multiplies a state by, transposed.

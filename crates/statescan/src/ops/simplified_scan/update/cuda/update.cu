@@ -13,14 +13,7 @@ template <typename E> DEVICE complex64 read(const Strided& v, i64 i, i64 j) {
   return out;
 }
 
-DEVICE complex64 over_lanes(complex64 v) {
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) {
-    v.re += __shfl_xor_sync(0xffffffffu, v.re, apart);
-    v.im += __shfl_xor_sync(0xffffffffu, v.im, apart);
-  }
-  return v;
-}
+DEVICE complex64 over_lanes(complex64 v) { return {sum_of_warp(v.re), sum_of_warp(v.im)}; }
 
 // Waits for all threads of the cluster, and sees what they wrote.
 DEVICE void meet_all() {

@@ -204,14 +204,8 @@ template <bool OF_STATES> DEVICE void put_term(f32& to, f32 v) {
   if constexpr (PACKED || (OF_STATES && IS_SECOND_HALF)) to += v; else to = v;
 }
 
-// Sums over the four threads of a row, and over a warp.
+// The sum over the four threads of a row.
 DEVICE f32 sum_of_row(f32 v) {
   v += __shfl_xor_sync(~0u, v, 1);
   return v + __shfl_xor_sync(~0u, v, 2);
-}
-DEVICE f32 sum_of_warp(f32 v) {
-  v = sum_of_row(v);
-  v += __shfl_xor_sync(~0u, v, 4);
-  v += __shfl_xor_sync(~0u, v, 8);
-  return v + __shfl_xor_sync(~0u, v, 16);
 }
