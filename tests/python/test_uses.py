@@ -12,10 +12,12 @@ import pytest
 import torch
 import torch._functorch.aot_autograd
 import torch._inductor.compile_fx  # the compiler, once for all processes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import test_second_derivatives as derivatives
 from cases import CASES, results
 from processes import server
+from statescan._operations import OPERATIONS
 from test_nn_transforms import ALL as LAYERS
 from test_nn_transforms import BATCH, SEQLEN, WIDTH
 from test_torch import small
@@ -54,14 +56,28 @@ SUBJECTS = {
 }
 
 
-def of_pytorch(made, leaves, in_a_layer):
+class Called(TorchDispatchMode):
+    """The names of what is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.names.add(function.name())
+        return function(*arguments, **options or {})
+
+
+def of_pytorch(function, leaves, in_a_layer):
     """A function of the same tensors, with as many results, of PyTorch's operations alone, views among them; in a layer of
-    PyTorch's if it stands for one."""
-    shapes = [tensor.shape for tensor in made]
+    PyTorch's if it stands for one. The last operation keeps its result for its gradient if one of the function's does."""
+    with Called() as called:
+        shapes = [tensor.shape for tensor in function(leaves)]
+    keeps_result = any(f"statescan::{op.name}_forward" in called.names for op in OPERATIONS if op.keeps_result)
 
     def call(leaves):
         total = sum((leaf.unsqueeze(0) * leaf.conj()).real.mean() for leaf in leaves.values())
-        return tuple(total.sin() * torch.ones(shape, dtype=total.dtype) for shape in shapes)
+        return tuple((total.exp() if keeps_result else total.sin()) * torch.ones(shape, dtype=total.dtype) for shape in shapes)
 
     if not in_a_layer:
         return call
@@ -122,7 +138,7 @@ def run(name, is_ours, answer):
     make, of = SUBJECTS[subject]
     call, leaves = make(of)
     if not is_ours:
-        call = of_pytorch(call(leaves), leaves, make is of_layer)
+        call = of_pytorch(call, leaves, make is of_layer)
     try:
         assert_kept(call, leaves, uses, asked)
     except Exception as error:
