@@ -199,10 +199,11 @@ def rows(args):
     if args.backend == "gloo":
         yield "selective_scan", args.seqlen or 16384, torch.float32
         return
-    for length, dtype in [(4099, torch.float32), (131072, torch.bfloat16), (524288, torch.bfloat16)]:
+    lengths = [(4099, torch.float32), (131072, torch.bfloat16), (524288, torch.bfloat16)]
+    for length, dtype in [(args.seqlen, torch.bfloat16)] if args.seqlen else lengths:
         for name in args.rows:
             layers = name in ("mamba2", "two_layers")
-            if (args.seqlen in (None, length)) and not (layers and length != 131072):
+            if not (layers and length in (4099, 524288)):
                 yield name, length, dtype
 
 
