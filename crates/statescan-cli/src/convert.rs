@@ -92,7 +92,7 @@ pub fn convert(args: &ConvertArgs) -> Result<u8> {
         return Err(error.into());
     }
     let from = [Some(args.from.as_path()), args.tokenizer.as_deref()];
-    let copied = folder.replace(&from.into_iter().flatten().collect::<Vec<_>>(), &[])?;
+    let copied = folder.replace(&from.into_iter().flatten().collect::<Vec<_>>())?;
     let beside = if copied.is_empty() { String::new() } else { format!(", with {}", copied.join(", ")) };
     say!("{} weights in {}{beside}", model.config().weights(), folder.path().display())?;
     Ok(0)

@@ -30,7 +30,7 @@ const COMPANIONS: [&str; 9] = [
 ];
 
 /// Files that a training writes beside the model.
-pub(crate) const TRAINING: [&str; 2] = ["training.safetensors", "loss.svg"];
+const TRAINING: [&str; 2] = ["training.safetensors", "loss.svg"];
 
 /// A folder that this process alone writes.
 #[derive(Debug)]
@@ -70,9 +70,9 @@ impl OutputFolder {
         &self.path
     }
 
-    /// Replaces all files of a model in the folder by those that were written: files beside weights and settings are those of the
-    /// first of some folders that has them, and their names are given back; of others those that are named stay.
-    pub(crate) fn replace(&self, from: &[&Path], written: &[&str]) -> Result<Vec<&'static str>> {
+    /// Replaces what a folder has of a model or a training beside weights and settings by the files of the first of some folders that
+    /// has them, and gives their names back.
+    pub(crate) fn replace(&self, from: &[&Path]) -> Result<Vec<&'static str>> {
         let mut copied = Vec::new();
         for name in COMPANIONS {
             let source = from.iter().map(|from| from.join(name)).find(|source| source.is_file());
@@ -84,7 +84,7 @@ impl OutputFolder {
         }
         let names = std::fs::read_dir(&self.path).map_err(io(&self.path))?.flatten();
         for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
-            if is_of_model(&name) && !written.contains(&&*name) && !copied.contains(&&*name) {
+            if is_of_model(&name) && !copied.contains(&&*name) {
                 let surplus = self.path.join(&name);
                 std::fs::remove_file(&surplus).map_err(io(&surplus))?;
             }

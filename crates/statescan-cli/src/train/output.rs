@@ -1,7 +1,7 @@
 //! The folder in which a training is saved.
 
 use super::plot::plot;
-use crate::destination::{OutputFolder, TRAINING};
+use crate::destination::OutputFolder;
 use crate::error::Result;
 use statescan_models::{Trainer, write_file};
 use std::path::{Path, PathBuf};
@@ -42,17 +42,18 @@ impl<'a> Output<'a> {
         if self.saved == Some(now) {
             return Ok(());
         }
+        if let Some(from) = self.replaces.take() {
+            // a training that can be resumed has all that belongs to it: what it is comes last
+            self.folder.replace(&from.into_iter().collect::<Vec<_>>())?;
+            self.folder.remove_model(BEST)?;
+        }
         trainer.save(self.path())?;
         let plot = plot(trainer.losses(), trainer.evaluations(), trainer.unit());
         write_file(self.path().join("loss.svg"), plot.as_bytes())?;
-        if let Some(from) = self.replaces.take() {
-            self.folder.replace(&from.into_iter().collect::<Vec<_>>(), &TRAINING)?;
-            self.folder.remove_model(BEST)?;
-        }
         let best = trainer.best().filter(|(step, _)| *step > 0 && *step == now.0);
         if best.is_some() && best != self.best {
             trainer.save_model(self.best())?;
-            OutputFolder::open(&self.best())?.replace(&[self.path()], &[])?;
+            OutputFolder::open(&self.best())?.replace(&[self.path()])?;
             self.best = best;
         }
         self.saved = Some(now);

@@ -53,7 +53,7 @@ fn a_training_that_was_killed_goes_on_with_the_same_bits() {
     let mut process = command(&[&["train"], &SMALL[..], &["--save", text(killed.path())]].concat());
     let mut process = process.stdout(std::process::Stdio::null()).spawn().unwrap();
     let begin = Instant::now();
-    while !killed.path().join("model.safetensors").exists() && begin.elapsed() < Duration::from_secs(60) {
+    while !killed.path().join("training.safetensors").exists() && begin.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(1));
     }
     process.kill().unwrap();

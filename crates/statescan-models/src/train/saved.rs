@@ -18,8 +18,8 @@ use std::path::Path;
 const FILE: &str = "training.safetensors";
 
 impl Trainer {
-    /// Writes a folder: the model (`config.json`, `model.safetensors`) and `training.safetensors`. Each file is written aside and renamed, so
-    /// that a process that is killed at any moment leaves a folder to resume from, if there was one before.
+    /// Writes a folder: the model (`config.json`, `model.safetensors`) and `training.safetensors`. Each file is written aside and renamed, and the last one
+    /// is that of the training, so that a process that is killed at any moment leaves a folder to resume from, if there was one before.
     ///
     /// # Errors
     /// If the folder or a file cannot be written.
@@ -46,11 +46,11 @@ impl Trainer {
             "best": self.best,
         });
         let metadata = HashMap::from([("training".to_owned(), about.to_string())]);
-        write_aside(&folder.join(FILE), &to_bytes(&groups, DType::F32, Some(metadata))?)?;
         match &self.adapted {
-            None => self.write_model(folder, weights, settings),
-            Some(adapted) => self.write_model(folder, &adapted.merged(weights)?, settings),
+            None => self.write_model(folder, weights, settings)?,
+            Some(adapted) => self.write_model(folder, &adapted.merged(weights)?, settings)?,
         }
+        write_aside(&folder.join(FILE), &to_bytes(&groups, DType::F32, Some(metadata))?)
     }
 
     /// Writes the model alone as it is now, `config.json` and `model.safetensors`.
