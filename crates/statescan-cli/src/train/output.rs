@@ -43,7 +43,7 @@ impl<'a> Output<'a> {
             return Ok(());
         }
         if let Some(from) = self.replaces.take() {
-            // a training that can be resumed has all that belongs to it: what it is comes last
+            // the file that a training is resumed from is written when all else that belongs to it is there
             self.folder.replace(&from.into_iter().collect::<Vec<_>>())?;
             self.folder.remove_model(BEST)?;
         }
